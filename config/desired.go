@@ -1,0 +1,181 @@
+package config
+
+import (
+	"time"
+)
+
+// Desired is a configuration evaluated: what the user wants, as plain data that
+// can be stored, compared and sent. Slices are sorted by address.
+//
+// A value that depends on something not yet made is unknown: its attribute path
+// is listed in the resource's Unknown and the field holds its zero value. After
+// the things it depends on exist, the same Source is evaluated again with their
+// exports known.
+type Desired struct {
+	Images    []Resource[Image]   `json:"images,omitempty"`
+	Networks  []Resource[Network] `json:"networks,omitempty"`
+	Volumes   []Resource[Volume]  `json:"volumes,omitempty"`
+	Sandboxes []Resource[Sandbox] `json:"sandboxes,omitempty"`
+	Outputs   []Output            `json:"outputs,omitempty"`
+}
+
+// Resource is one declared thing with what the engine needs to know around it.
+type Resource[T any] struct {
+	Address   string    `json:"address"` // sandbox.py["a"], network.agents
+	Spec      T         `json:"spec"`
+	Unknown   []string  `json:"unknown,omitempty"`    // attribute paths known only after apply, sorted: env.NET, command[2]
+	DependsOn []string  `json:"depends_on,omitempty"` // addresses of resources it refers to or names in depends_on, sorted; whole resources, all keys of a for_each when the reference does not name one
+	Lifecycle Lifecycle `json:"lifecycle,omitzero"`
+	Source    Position  `json:"source,omitzero"` // the block's header
+	// Sources tells for each attribute path of the spec where its value comes
+	// from: file position, "host settings", a policy, or absent for a default.
+	Sources map[string]Position `json:"sources,omitempty"`
+}
+
+// Lifecycle is Terraform's block of that name, as far as it is enforced.
+type Lifecycle struct {
+	PreventDestroy bool     `json:"prevent_destroy,omitempty"`
+	IgnoreChanges  []string `json:"ignore_changes,omitempty"` // top-level attribute names
+}
+
+// Position is a place in a file; Policy names the policy block it came through, if any.
+type Position struct {
+	File   string `json:"file,omitempty"` // relative to the configuration's directory, or the absolute path of the host settings
+	Line   int    `json:"line,omitempty"`
+	Policy string `json:"policy,omitempty"` // policy.untrusted
+}
+
+// Image is an `image` block.
+type Image struct {
+	Source string `json:"source"` // "host" or "dir:PATH" with PATH absolute
+}
+
+// Network is a `network` block.
+type Network struct {
+	CIDR     string `json:"cidr,omitempty"` // canonical prefix; empty: chosen from the host's address_pools at creation
+	Internet bool   `json:"internet"`
+}
+
+// Volume is a `volume` resource.
+type Volume struct{}
+
+// Sandbox is a `sandbox` block with its policies and the host's defaults merged
+// in: the effective values. JSON names are the language's attribute names, and a
+// change is found and classed by them.
+type Sandbox struct {
+	Image      string            `json:"image"` // address of the image block
+	Command    []string          `json:"command"`
+	Env        map[string]string `json:"env,omitempty"`
+	WorkingDir string            `json:"working_dir,omitempty"`
+	User       string            `json:"user,omitempty"`
+	Hostname   string            `json:"hostname,omitempty"` // only when written; else derived at each start
+	Labels     map[string]string `json:"labels,omitempty"`
+
+	OperatingMode  string    `json:"operating_mode"`            // running, paused, suspended
+	ShutdownTime   time.Time `json:"shutdown_time,omitzero"`    // zero: never
+	ShutdownPolicy string    `json:"shutdown_policy,omitempty"` // retain, delete
+	StopSignal     string    `json:"stop_signal,omitempty"`     // SIGTERM by default
+	StopGrace      Duration  `json:"stop_grace,omitempty"`      // 10s by default
+
+	Lifetime  Lifetime         `json:"lifetime,omitzero"`
+	Resources Resources        `json:"resources,omitzero"`
+	Security  Security         `json:"security,omitzero"`
+	Network   *Attachment      `json:"network,omitempty"`
+	Ports     map[string]Port  `json:"port,omitempty"`
+	Volumes   map[string]Claim `json:"volume,omitempty"` // claims, by name
+	Mounts    []Mount          `json:"mount,omitempty"`
+	Files     map[string]File  `json:"file,omitempty"` // by path inside
+}
+
+// Lifetime is the `lifetime` block.
+type Lifetime struct {
+	TTL          Duration `json:"ttl,omitempty"`           // 0: none
+	OnLost       string   `json:"on_lost,omitempty"`       // recreate (default), recreate-fresh, retain, delete
+	StartTimeout Duration `json:"start_timeout,omitempty"` // 5m by default
+}
+
+// Resources is the `resources` block. Zero: no limit.
+type Resources struct {
+	CPU    float64 `json:"cpu,omitempty"`    // cores
+	Memory int64   `json:"memory,omitempty"` // bytes
+	PIDs   int64   `json:"pids,omitempty"`
+}
+
+// Security is the `security` block.
+type Security struct {
+	UserNamespace    bool     `json:"user_namespace"`              // true by default
+	DropCapabilities []string `json:"drop_capabilities,omitempty"` // names without CAP_, or ALL; sorted
+	ReadOnlyRoot     bool     `json:"read_only_root,omitempty"`
+}
+
+// Attachment is a sandbox's `network` block.
+type Attachment struct {
+	Name string `json:"name"` // address of the network block
+}
+
+// Port is a `port` block.
+type Port struct {
+	Container int    `json:"container"`
+	Host      int    `json:"host"`               // 0: any free one
+	Address   string `json:"address,omitempty"`  // 127.0.0.1 by default
+	Protocol  string `json:"protocol,omitempty"` // tcp by default
+}
+
+// Claim is a `volume` block inside a sandbox.
+type Claim struct {
+	Path      string `json:"path"`
+	ReadOnly  bool   `json:"read_only,omitempty"`
+	OnDestroy string `json:"on_destroy,omitempty"` // "" or delete: goes with the sandbox
+}
+
+// Mount is a `mount` block: exactly one of Volume, Host and Tmpfs.
+type Mount struct {
+	Volume   string `json:"volume,omitempty"` // address of a volume resource
+	Host     string `json:"host,omitempty"`   // absolute path on the host
+	Tmpfs    bool   `json:"tmpfs,omitempty"`
+	Size     int64  `json:"size,omitempty"` // bytes; tmpfs only
+	Path     string `json:"path"`
+	ReadOnly bool   `json:"read_only,omitempty"`
+}
+
+// File is a `file` block.
+type File struct {
+	Content string `json:"content"`
+	Mode    string `json:"mode,omitempty"` // octal digits; 0644 by default
+}
+
+// Output is an `output` block. Value is JSON; absent while unknown.
+type Output struct {
+	Name        string `json:"name"`
+	Value       []byte `json:"value,omitempty"` // JSON
+	Type        []byte `json:"type,omitempty"`  // cty's JSON form of the type
+	Unknown     bool   `json:"unknown,omitempty"`
+	Description string `json:"description,omitempty"`
+}
+
+// Exports are what other blocks may read of a resource that exists, by address
+// of the resource: the values behind sandbox.py.address and the like. A
+// resource without an entry has unknown exports.
+type Exports map[string]Export
+
+// Export holds the exported attributes of one resource; which are set depends
+// on its kind. A sandbox without a network has a null address.
+type Export struct {
+	// sandbox
+	InstanceID string                `json:"instance_id,omitempty"`
+	Address    string                `json:"address,omitempty"` // IPv4
+	Ports      map[string]ExportPort `json:"ports,omitempty"`
+	// network
+	CIDR    string `json:"cidr,omitempty"`
+	Gateway string `json:"gateway,omitempty"`
+	// image
+	Digest string `json:"digest,omitempty"`
+}
+
+// ExportPort is one published port: sandbox.py.ports.http.host.
+type ExportPort struct {
+	Container int    `json:"container"`
+	Host      int    `json:"host"`
+	Address   string `json:"address"`
+	Protocol  string `json:"protocol"`
+}
