@@ -1,0 +1,116 @@
+package plan
+
+import (
+	"encoding/json"
+	"time"
+
+	"pinfold/config"
+)
+
+// Action is what a change does (contract 8).
+type Action string
+
+const (
+	ActCreate   Action = "create"
+	ActUpdate   Action = "update"  // in place, keeps running
+	ActRestart  Action = "restart" // new process, same files
+	ActReplace  Action = "replace" // new instance, writable layer lost
+	ActDelete   Action = "delete"
+	ActStart    Action = "start"
+	ActStop     Action = "stop"
+	ActSuspend  Action = "suspend"
+	ActPause    Action = "pause"
+	ActResume   Action = "resume"
+	ActExpire   Action = "expire"
+	ActRecreate Action = "recreate" // after a loss; layer carried over unless recreate-fresh
+	ActRepair   Action = "repair"   // re-make host objects under a running process
+	ActMove     Action = "move"
+	ActImport   Action = "import"
+	ActRelease  Action = "release" // drop a hold
+	ActForget   Action = "forget"  // drop a record whose objects are gone
+	ActNoop     Action = "noop"    // only bookkeeping (status taken over)
+)
+
+// Why a change is planned decides where the summary counts it.
+type Origin string
+
+const (
+	FromFiles Origin = "files" // the configuration or a flag
+	FromHost  Origin = "host"  // drift, loss, expiry, back-off: convergence
+)
+
+// Change is one step on one resource. The plan prints it and the executor runs
+// it: there is no second list. Several changes of one address run in order.
+type Change struct {
+	Address     string `json:"address"`
+	Kind        string `json:"kind"` // sandbox, network, volume, image, output
+	Action      Action `json:"action"`
+	Origin      Origin `json:"origin"`
+	Cause       string `json:"cause"`       // "image changed", "process gone: killed from outside"
+	Consequence string `json:"consequence"` // "update in place, keeps running"
+
+	Before       json.RawMessage `json:"before,omitempty"` // recorded spec
+	After        json.RawMessage `json:"after,omitempty"`  // desired spec; unknown values absent
+	Unknown      []string        `json:"unknown,omitempty"`
+	Diff         []Diff          `json:"diff,omitempty"` // leaf differences of Before and After, by path
+	ReplacePaths []string        `json:"replace_paths,omitempty"`
+
+	DependsOn []string `json:"depends_on,omitempty"` // addresses that must be up first; for deletes: the recorded ones
+	Notes     []string `json:"notes,omitempty"`      // printed under the change: both deadlines of a replace, memory lost
+
+	// For the executor, decided here:
+	Instance string    `json:"instance,omitempty"`  // the instance this step is about, as recorded
+	NewLease bool      `json:"new_lease,omitempty"` // this replace starts a new ttl
+	Deadline time.Time `json:"deadline,omitzero"`   // expire: the deadline that passed
+	Reason   string    `json:"reason,omitempty"`    // tombstone or condition reason
+	Then     string    `json:"then,omitempty"`      // create, replace, recreate, restart: the mode to end in: created, running, paused, suspended
+	Missing  []string  `json:"missing,omitempty"`   // repair
+	Fresh    bool      `json:"fresh,omitempty"`     // recreate without the old layer
+	Volumes  []string  `json:"volumes,omitempty"`   // delete: data that goes
+}
+
+// Diff is one attribute that differs.
+type Diff struct {
+	Path    string          `json:"path"`             // shutdown_time, env.WHO, port.http.host
+	Before  json.RawMessage `json:"before,omitempty"` // absent: newly written
+	After   json.RawMessage `json:"after,omitempty"`  // absent: removed, or unknown
+	Unknown bool            `json:"unknown,omitempty"`
+	Replace bool            `json:"replace,omitempty"` // forces replacement
+}
+
+// Drift explains a difference between record and host.
+type Drift struct {
+	Address string `json:"address"`
+	What    string `json:"what"` // "link missing", "process gone: killed from outside"
+}
+
+// Plan is the whole decision.
+type Plan struct {
+	Changes []Change           `json:"changes"` // in execution order where there is one, else by address
+	Drift   []Drift            `json:"drift"`
+	Notes   []string           `json:"notes"`
+	Summary Summary            `json:"summary"`
+	WakeAt  time.Time          `json:"wake_at,omitzero"` // the planner wants to look again then; zero: nothing is due
+	Diags   config.Diagnostics `json:"diagnostics"`      // refused changes, caps; with an error nothing may be applied
+	Status  map[string]Status  `json:"-"`                // what is now true of each recorded sandbox, to be stored when it differs
+}
+
+// Summary counts changes (contract 8).
+type Summary struct {
+	Add      int `json:"add"`
+	Change   int `json:"change"`
+	Replace  int `json:"replace"`
+	Destroy  int `json:"destroy"`
+	Converge int `json:"converge"`
+}
+
+// Status is the observed side of a record: phase, outcome, conditions.
+type Status struct {
+	Phase      Phase
+	StoppedBy  string
+	Outcome    *Outcome
+	Conditions []Condition
+	PID        int
+	StartTime  uint64
+	Rebind     string // another instance of this uid lives and is the sandbox now
+}

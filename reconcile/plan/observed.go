@@ -1,0 +1,74 @@
+package plan
+
+import (
+	"time"
+
+	"pinfold/config"
+)
+
+// Observed is one look at the host, in the planner's words.
+type Observed struct {
+	BootID    string
+	Instances map[string]Seen        // by instance id
+	Networks  map[string]SeenNetwork // by network id
+	Volumes   map[string]bool        // by volume id
+}
+
+// Seen is what is true of one instance now.
+type Seen struct {
+	UID       string
+	Unknown   string // not empty: could not be looked at, and why
+	Layer     bool   // the writable layer exists
+	Alive     bool   // its PID 1 lives (identity proven)
+	PID       int
+	StartTime uint64
+	Started   bool
+	Frozen    bool
+	Dying     bool
+	Outcome   *Outcome // left by the last process; Reason not filled in
+	OOMKills  uint64
+	Missing   []string // cgroup, rootfs, netns, link, address, rules, limits
+}
+
+// SeenNetwork is what is true of one network now.
+type SeenNetwork struct {
+	Exists  bool
+	Missing []string // bridge, address, rules
+}
+
+// Trigger says on whose behalf a plan is made.
+type Trigger string
+
+const (
+	Apply Trigger = "apply" // a user's plan, apply or destroy, or a directory followed
+	Keep  Trigger = "keep"  // the agent keeping what was applied
+)
+
+// Input is all a plan depends on.
+type Input struct {
+	// Desired is nil when only what is recorded is to be kept.
+	Desired  *config.Desired
+	Records  Records
+	Observed Observed
+	Now      time.Time
+	Trigger  Trigger
+	Options  Options
+	Limits   Limits
+}
+
+// Limits are the host settings a plan obeys.
+type Limits struct {
+	MaxLifetime time.Duration // 0: none
+}
+
+// Options are what the user asked for beside the files.
+type Options struct {
+	Destroy      bool     `json:"destroy,omitempty"`      // plan the end of everything
+	Targets      []string `json:"targets,omitempty"`      // only these addresses and what they depend on (with Destroy: what depends on them)
+	Excludes     []string `json:"excludes,omitempty"`     // not these, nor what depends on them
+	Replace      []string `json:"replace,omitempty"`      // replace these sandboxes
+	RefreshOnly  bool     `json:"refresh_only,omitempty"` // only take over what was observed
+	NoRefresh    bool     `json:"no_refresh,omitempty"`   // believe the last seen status
+	ReleaseHolds bool     `json:"release_holds,omitempty"`
+	NoStart      bool     `json:"no_start,omitempty"` // leave new sandboxes created
+}
