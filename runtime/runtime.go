@@ -86,6 +86,10 @@ type Host interface {
 	// the whole look is returned; what could not be seen of one instance is in
 	// its Unknown field.
 	Observe(ctx context.Context) (Observation, error)
+	// Inspect is Observe for one instance, and as true, at a cost that does not
+	// depend on how many others there are. False: nothing of it is on the host.
+	// Missing may leave out what only a dump of all rules or links could tell.
+	Inspect(ctx context.Context, id string) (InstanceState, bool, error)
 	// WaitExit returns when the given process of the instance is gone (at once
 	// if it already is), or with ctx's error.
 	WaitExit(ctx context.Context, id string, p Process) error
