@@ -1,0 +1,124 @@
+package sim
+
+import (
+	"context"
+
+	"pinfold/runtime"
+)
+
+// Observe implements runtime.Host.
+func (h *Host) Observe(ctx context.Context) (o runtime.Observation, err error) {
+	err = h.call(ctx, OpObserve, "", func(midway) error {
+		h.w.mu.Lock()
+		defer h.w.mu.Unlock()
+		l := h.l
+		o = runtime.Observation{
+			BootID:    h.w.bootID(),
+			At:        now(),
+			Instances: make(map[string]runtime.InstanceState, len(l.instances)),
+			Networks:  make(map[string]runtime.NetworkState, len(l.networks)),
+			Volumes:   make(map[string]bool, len(l.volumes)),
+		}
+		for id, in := range l.instances {
+			o.Instances[id] = in.state()
+		}
+		for id, n := range l.networks {
+			o.Networks[id] = n.state()
+		}
+		for id := range l.volumes {
+			o.Volumes[id] = true
+		}
+		return nil
+	})
+	if err != nil {
+		return runtime.Observation{}, err
+	}
+	return o, nil
+}
+
+// Inspect implements runtime.Host. Its Missing is as complete as Observe's.
+func (h *Host) Inspect(ctx context.Context, id string) (s runtime.InstanceState, found bool, err error) {
+	err = h.call(ctx, OpInspect, id, func(midway) error {
+		h.w.mu.Lock()
+		defer h.w.mu.Unlock()
+		if in := h.l.instances[id]; in != nil {
+			s, found = in.state(), true
+		}
+		return nil
+	})
+	if err != nil {
+		return runtime.InstanceState{}, false, wrap("inspect", id, err)
+	}
+	return s, found, nil
+}
+
+func (in *instance) state() runtime.InstanceState {
+	s := runtime.InstanceState{ID: in.spec.ID, Mark: in.spec.Mark}
+	if in.unknown != "" {
+		s.Unknown = in.unknown
+		return s
+	}
+	s.Layer = in.layer != nil
+	s.Outcome = copyOutcome(in.outcome)
+	s.OOMKills = in.ooms
+	if p := in.proc; p != nil {
+		s.Alive = !p.dead
+		s.Dying = p.dead && in.stuck
+		if s.Alive {
+			s.Process, s.Started, s.Frozen = p.id, p.started, p.frozen
+			s.Missing = in.missing()
+		}
+	}
+	return s
+}
+
+// missing lists the parts that a live instance should have and lacks.
+func (in *instance) missing() (names []string) {
+	if complete(&in.spec) == in.parts {
+		return nil
+	}
+	want, have := complete(&in.spec), in.parts
+	for _, part := range partNames {
+		if *want.named(part) && !*have.named(part) {
+			names = append(names, part)
+		}
+	}
+	return names
+}
+
+var partNames = []string{"cgroup", "rootfs", "netns", "link", "address", "rules", "limits"}
+
+// named gives a part by its name in runtime.InstanceState.Missing; nil for no such part.
+func (p *parts) named(name string) *bool {
+	switch name {
+	case "cgroup":
+		return &p.cgroup
+	case "rootfs":
+		return &p.rootfs
+	case "netns":
+		return &p.netns
+	case "link":
+		return &p.link
+	case "address":
+		return &p.address
+	case "rules":
+		return &p.rules
+	case "limits":
+		return &p.limits
+	}
+	return nil
+}
+
+func (n *network) state() runtime.NetworkState {
+	s := runtime.NetworkState{ID: n.spec.ID, Exists: n.bridge}
+	if !n.bridge {
+		s.Missing = append(s.Missing, "bridge")
+	}
+	if !n.address {
+		s.Missing = append(s.Missing, "address")
+	}
+	if !n.rules {
+		s.Missing = append(s.Missing, "rules")
+	}
+	return s
+}

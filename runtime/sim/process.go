@@ -1,0 +1,90 @@
+package sim
+
+import (
+	"cmp"
+
+	"pinfold/runtime"
+)
+
+// process is an instance's PID 1 with everything under it. It is kept after its
+// end until the instance's remains are released.
+type process struct {
+	in      *instance
+	id      runtime.Process
+	started bool
+	frozen  bool
+	dead    bool
+	outside int           // the last signal from outside
+	gone    chan struct{} // closed at its end
+	main    *task
+	execs   map[*task]bool
+}
+
+func (p *process) start(w *World, script Script) {
+	spec := &p.in.spec
+	p.started = true
+	p.main = &task{
+		w: w, p: p, script: script,
+		env:    []map[string]string{spec.Env},
+		dir:    cmp.Or(spec.WorkingDir, "/"),
+		user:   cmp.Or(spec.User, "root"),
+		output: func(text string, _ bool) { p.in.log.append(text) },
+		onEnd:  p.mainEnded,
+	}
+	p.main.run()
+}
+
+// mainEnded is PID 1 writing down how the command ended, and going.
+func (p *process) mainEnded(code, sig int) {
+	if p.dead {
+		return
+	}
+	p.in.outcome = &runtime.Outcome{
+		ExitCode: code,
+		Signal:   sig,
+		Outside:  p.outside,
+		OOM:      p.in.ooms > 0,
+		At:       now(),
+	}
+	p.vanish()
+}
+
+// vanish ends PID 1 and all under it without another word.
+func (p *process) vanish() {
+	if p.dead {
+		return
+	}
+	p.dead = true
+	p.frozen = false
+	if p.main != nil {
+		p.main.end(128+sigKILL, sigKILL)
+	}
+	for t := range p.execs {
+		t.end(128+sigKILL, sigKILL)
+	}
+	close(p.gone)
+}
+
+// signal is a signal from outside to PID 1, which notes and forwards it.
+// SIGKILL goes to the main process itself.
+func (p *process) signal(sig int) {
+	if sig != sigKILL {
+		p.outside = sig
+	}
+	p.main.signal(sig)
+}
+
+func (p *process) freeze() { p.frozen = true }
+
+func (p *process) thaw() {
+	if !p.frozen {
+		return
+	}
+	p.frozen = false
+	if p.main != nil {
+		p.main.thaw()
+	}
+	for t := range p.execs {
+		t.thaw()
+	}
+}
