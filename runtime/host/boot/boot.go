@@ -1,0 +1,28 @@
+// Package boot turns the program into libcontainer's init when it is started
+// as such. Whoever creates or enters sandboxes with package host must import
+// it, in the main package and in the TestMain of tests alike:
+//
+//	import _ "pinfold/runtime/host/boot"
+//
+// The work is done while packages are initialised, before main and before the
+// packages that do not have to be up for it. Its imports stay lean because each
+// of them is loaded once more at every start of a sandbox.
+package boot
+
+import (
+	"os"
+
+	// Joining namespaces has to happen before the Go runtime is up; this
+	// package does it in C.
+	_ "github.com/opencontainers/runc/libcontainer/nsenter"
+
+	"github.com/opencontainers/runc/libcontainer"
+)
+
+func init() {
+	// libcontainer passes its own descriptors by these variables; a user who
+	// types "pinfold init" has none of them.
+	if len(os.Args) == 2 && os.Args[1] == "init" && os.Getenv("_LIBCONTAINER_INITPIPE") != "" {
+		libcontainer.Init()
+	}
+}

@@ -1,0 +1,285 @@
+/*
+ * pinit is PID 1 of every sandbox. It starts one command, hands signals on to
+ * it, reaps whatever is orphaned, and writes down how the command ended, so
+ * that the outcome is found even when no other process of ours is alive.
+ *
+ *   pinit init OUTCOME FILTER STATUS CMD...   as PID 1
+ *   pinit exec FILTER STATUS CMD...           a further process: no reaping
+ *   pinit hold                                     sleeps until standard input ends
+ *
+ * OUTCOME, FILTER and STATUS are descriptor numbers; FILTER may be "-". FILTER
+ * holds an array of struct sock_filter. STATUS receives one line:
+ * "ok", or "exec ERRNO" when the command could not be executed, or
+ * "fail STEP ERRNO" when pinit itself could not do its work.
+ *
+ * OUTCOME must be opened O_APPEND. Its lines, times in nanoseconds since 1970:
+ *   start TIME                        the command was executed
+ *   noexec ERRNO TIME                 it could not be
+ *   exit CODE SIGNAL OUTSIDE TIME     it ended; SIGNAL is 0 or what ended it,
+ *                                     OUTSIDE the last signal that came from
+ *                                     outside our PID namespace, 0 for none
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+/* From linux/filter.h, linux/seccomp.h and linux/bpf_common.h, which musl-gcc
+ * does not find. They are kernel ABI. */
+#define SECCOMP_MODE_FILTER 2
+#define BPF_MAXINSNS 4096
+
+struct sock_filter {
+	unsigned short code;
+	unsigned char jt, jf;
+	unsigned int k;
+};
+
+struct sock_fprog {
+	unsigned short len;
+	struct sock_filter *filter;
+};
+
+static int status_fd = -1;
+
+/* A line is put together by hand: stdio would treble the size. */
+static char line[192];
+static size_t used;
+
+static void put(const char *s)
+{
+	while (*s && used < sizeof line - 1)
+		line[used++] = *s++;
+}
+
+static void num(long long n)
+{
+	char b[24], *p = b + sizeof b;
+	unsigned long long u = n < 0 ? 0ULL - (unsigned long long)n : (unsigned long long)n;
+
+	*--p = 0;
+	do
+		*--p = (char)('0' + u % 10);
+	while (u /= 10);
+	if (n < 0)
+		*--p = '-';
+	put(" ");
+	put(p);
+}
+
+static void now(void)
+{
+	struct timespec t = {0};
+
+	clock_gettime(CLOCK_REALTIME, &t);
+	num((long long)t.tv_sec * 1000000000LL + t.tv_nsec);
+}
+
+static void flush(int fd)
+{
+	size_t off = 0;
+
+	put("\n");
+	while (fd >= 0 && off < used) {
+		ssize_t n = write(fd, line + off, used - off);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			break;
+		off += (size_t)n;
+	}
+	used = 0;
+}
+
+static void fail(const char *step)
+{
+	int e = errno;
+
+	put("fail ");
+	put(step);
+	num(e);
+	flush(status_fd);
+	_exit(125);
+}
+
+static int fd_arg(const char *s)
+{
+	int n = 0;
+
+	if (s[0] == '-')
+		return -1;
+	for (; *s; s++) {
+		if (*s < '0' || *s > '9' || n > 65535) {
+			errno = EINVAL;
+			fail("arguments");
+		}
+		n = n * 10 + (*s - '0');
+	}
+	if (fcntl(n, F_SETFD, FD_CLOEXEC) < 0)
+		fail("descriptor");
+	return n;
+}
+
+/* pread, not read: the descriptor's offset is shared between all sandboxes. */
+static void install_filter(int fd)
+{
+	static struct sock_filter code[BPF_MAXINSNS];
+	struct sock_fprog prog;
+	size_t got = 0;
+
+	if (fd < 0)
+		return;
+	while (got < sizeof code) {
+		ssize_t n = pread(fd, (char *)code + got, sizeof code - got, (off_t)got);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			fail("filter read");
+		if (n == 0)
+			break;
+		got += (size_t)n;
+	}
+	close(fd);
+	if (got == 0 || got % sizeof code[0]) {
+		errno = EINVAL;
+		fail("filter size");
+	}
+	prog.len = (unsigned short)(got / sizeof code[0]);
+	prog.filter = code;
+	if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog, 0, 0) < 0)
+		fail("filter");
+}
+
+static void close_on_exec_from(int first)
+{
+	int fd;
+
+	for (fd = first; fd < 16; fd++)
+		fcntl(fd, F_SETFD, FD_CLOEXEC);
+}
+
+static int run_exec(char **argv)
+{
+	int filter, e;
+
+	status_fd = fd_arg(argv[1]);
+	filter = fd_arg(argv[0]);
+	install_filter(filter);
+	execvp(argv[2], argv + 2);
+	e = errno;
+	put("exec");
+	num(e);
+	flush(status_fd);
+	_exit(e == ENOENT ? 127 : 126);
+}
+
+static int run_init(char **argv)
+{
+	sigset_t all, none;
+	int outcome, filter, code, sig, st;
+	pid_t p;
+	/* static, so that what vfork's child does cannot touch them in registers */
+	static volatile int exec_errno;
+	static int last;
+	static pid_t child;
+	static char **command;
+
+	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+	status_fd = fd_arg(argv[2]);
+	outcome = fd_arg(argv[0]);
+	filter = fd_arg(argv[1]);
+	command = argv + 3;
+
+	sigfillset(&all);
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &all, 0);
+	install_filter(filter);
+
+	/* vfork: we run again only once the child has executed or given up, and
+	 * its exec_errno is ours. */
+	child = vfork();
+	if (child < 0)
+		fail("fork");
+	if (child == 0) {
+		sigprocmask(SIG_SETMASK, &none, 0);
+		execvp(command[0], command);
+		exec_errno = errno;
+		_exit(127);
+	}
+	if (exec_errno) {
+		put("noexec");
+		num(exec_errno);
+		now();
+		flush(outcome);
+		put("exec");
+		num(exec_errno);
+		flush(status_fd);
+		_exit(exec_errno == ENOENT ? 127 : 126);
+	}
+	put("start");
+	now();
+	flush(outcome);
+	put("ok");
+	flush(status_fd);
+	close(status_fd);
+	status_fd = -1;
+
+	for (;;) {
+		siginfo_t si;
+
+		sig = sigwaitinfo(&all, &si);
+		if (sig < 0)
+			continue;
+		if (sig != SIGCHLD) {
+			if (si.si_code <= 0 && si.si_pid == 0)
+				last = sig;
+			kill(child, sig);
+			continue;
+		}
+		while ((p = waitpid(-1, &st, WNOHANG)) > 0) {
+			if (p != child || !(WIFEXITED(st) || WIFSIGNALED(st)))
+				continue;
+			sig = WIFSIGNALED(st) ? WTERMSIG(st) : 0;
+			code = sig ? 128 + sig : WEXITSTATUS(st);
+			/* A signal that arrived together with the end of the
+			 * child is still pending: take note of it. */
+			{
+				struct timespec zero = {0, 0};
+				int s;
+
+				while ((s = sigtimedwait(&all, &si, &zero)) > 0)
+					if (s != SIGCHLD && si.si_code <= 0 && si.si_pid == 0)
+						last = s;
+			}
+			put("exit");
+			num(code);
+			num(sig);
+			num(last);
+			now();
+			flush(outcome);
+			_exit(code);
+		}
+	}
+}
+
+int main(int argc, char **argv)
+{
+	char b;
+
+	close_on_exec_from(3);
+	if (argc > 5 && !strcmp(argv[1], "init"))
+		return run_init(argv + 2);
+	if (argc > 4 && !strcmp(argv[1], "exec"))
+		return run_exec(argv + 2);
+	if (argc == 2 && !strcmp(argv[1], "hold")) {
+		while (read(0, &b, 1) < 0 && errno == EINTR)
+			;
+		return 0;
+	}
+	return 125;
+}
