@@ -1,0 +1,49 @@
+package view
+
+import (
+	"fmt"
+	"strings"
+
+	"pinfold/reconcile"
+)
+
+// Applied writes what an apply (or destroy, with destroyed) came to.
+func (s *Screen) Applied(r *reconcile.ApplyResult, destroyed bool) {
+	word := "Apply"
+	if destroyed {
+		word = "Destroy"
+	}
+	n := r.Applied
+	counts := fmt.Sprintf("Resources: %d added, %d changed, %d replaced, %d destroyed", n.Add, n.Change, n.Replace, n.Destroy)
+	if destroyed {
+		counts = fmt.Sprintf("Resources: %d destroyed", n.Destroy)
+	}
+	if n.Converge > 0 {
+		counts += fmt.Sprintf("; %d converged", n.Converge)
+	}
+	switch {
+	case r.Interrupted:
+		s.Printf("\n%s %s.\n", s.paint(amber, s.paint(bold, word+" interrupted!")), counts)
+	case len(r.Failures) > 0:
+		s.Printf("\n%s %s.\n", s.paint(red, s.paint(bold, word+" incomplete!")), counts)
+	default:
+		s.Printf("\n%s %s.\n", s.paint(green, s.paint(bold, word+" complete!")), counts)
+	}
+	if len(r.Outputs) > 0 && !destroyed {
+		s.Printf("\n%s\n\n", s.paint(bold, "Outputs:"))
+		s.Outputs(r.Outputs)
+	}
+}
+
+// Failures says which steps failed and which were skipped for them.
+func Failures(failures []reconcile.Failure) string {
+	var out strings.Builder
+	for _, f := range failures {
+		verb := "cannot " + string(f.Action)
+		if f.Skipped {
+			verb = "skipped " + string(f.Action) + " of"
+		}
+		fmt.Fprintf(&out, "%s %s: %s\n", verb, printable(f.Address), printable(f.Error))
+	}
+	return strings.TrimSuffix(out.String(), "\n")
+}

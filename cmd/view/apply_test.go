@@ -1,0 +1,132 @@
+package view
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"pinfold/config"
+	"pinfold/reconcile"
+	"pinfold/reconcile/plan"
+)
+
+func steps(p *Progress) {
+	for _, x := range []reconcile.Progress{
+		{At: now, Address: "network.agents", Action: plan.ActCreate, State: "started"},
+		{At: now, Address: "network.agents", Action: plan.ActCreate, State: "done", Elapsed: 300 * time.Millisecond},
+		{At: now, Address: "sandbox.py", Action: plan.ActCreate, State: "started"},
+		{At: now, Address: "sandbox.db", Action: plan.ActReplace, State: "started"},
+		{At: now, Address: "sandbox.py", Action: plan.ActCreate, State: "running", Elapsed: 10 * time.Second},
+		{At: now, Address: "sandbox.py", Action: plan.ActCreate, State: "done", Elapsed: 11 * time.Second, Message: "0123456789ab"},
+		{At: now, Address: "sandbox.db", Action: plan.ActReplace, State: "failed", Elapsed: 2 * time.Second, Message: "image \"base\" has no /bin/x"},
+		{At: now, Address: "sandbox.on_db", Action: plan.ActCreate, State: "skipped", Message: "sandbox.db failed"},
+	} {
+		p.Step(x)
+	}
+	p.Close()
+}
+
+func TestProgress(t *testing.T) {
+	clock := func() time.Time { return now.Add(4 * time.Second) }
+	golden(t, "progress.txt", shown(false, 0, func(s *Screen) { steps(NewProgress(s, 4, false, clock)) }))
+	golden(t, "progress_live.txt", shown(false, 40, func(s *Screen) { steps(NewProgress(s, 4, true, clock)) }))
+}
+
+func applied() *reconcile.ApplyResult {
+	return &reconcile.ApplyResult{
+		PlanResult: reconcile.PlanResult{Plan: &plan.Plan{Summary: plan.Summary{Add: 2}}},
+		Applied:    plan.Summary{Add: 2, Change: 1, Converge: 1},
+		Outputs: []config.Output{
+			{Name: "urls", Value: []byte(`{"b":"http://10.0.0.3:8080/a/long/path/on/the/server","a":"http://10.0.0.2:8080/<x>"}`), Type: []byte(`["object",{"a":"string","b":"string"}]`)},
+			{Name: "n", Value: []byte(`9007199254740993`), Type: []byte(`"number"`), Description: "a number"},
+			{Name: "later", Unknown: true},
+		},
+	}
+}
+
+func TestApplied(t *testing.T) {
+	golden(t, "applied.txt", shown(false, 0, func(s *Screen) { s.Applied(applied(), false) }))
+	failed := applied()
+	failed.Failures = []reconcile.Failure{{Address: "sandbox.db", Action: plan.ActReplace, Error: "no space left"}, {Address: "sandbox.x", Action: plan.ActCreate, Skipped: true, Error: "sandbox.db failed"}}
+	golden(t, "applied_failed.txt", shown(false, 0, func(s *Screen) {
+		s.Applied(failed, false)
+		s.Printf("%s\n", Failures(failed.Failures))
+	}))
+	golden(t, "applied_destroy.txt", shown(false, 0, func(s *Screen) { s.Applied(&reconcile.ApplyResult{Applied: plan.Summary{Destroy: 3}}, true) }))
+}
+
+func TestApplyJSON(t *testing.T) {
+	var out bytes.Buffer
+	r := applied()
+	r.Warnings = config.Diagnostics{{Severity: "warning", Summary: "nobody watches"}}
+	if err := ApplyJSON(&out, r, nil); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "apply.json", out.Bytes())
+}
+
+func TestOutputRaw(t *testing.T) {
+	for _, c := range []struct{ value, want, err string }{
+		{`"a\nb"`, "a\nb", ""},
+		{`9007199254740993`, "9007199254740993", ""},
+		{`true`, "true", ""},
+		{`null`, "", `output "x" is null and has no raw form; use -json`},
+		{`["a"]`, "", `output "x" is a list or an object and has no raw form; use -json`},
+	} {
+		var out bytes.Buffer
+		err := OutputRaw(&out, config.Output{Name: "x", Value: []byte(c.value)})
+		if message(err) != c.err || out.String() != c.want {
+			t.Errorf("%s: %q, %v", c.value, out.String(), err)
+		}
+	}
+}
+
+func message(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func TestEffective(t *testing.T) {
+	r := &config.Resource[config.Sandbox]{
+		Address: "sandbox.py",
+		Spec: config.Sandbox{
+			Image: "image.base", Command: []string{"sleep", "1d"}, Env: map[string]string{"WHO": "me"}, OperatingMode: "running", ShutdownPolicy: "retain",
+			StopSignal: "SIGTERM", StopGrace: config.Duration(10 * time.Second), Resources: config.Resources{CPU: 0.5, Memory: 256 << 20}, Security: config.Security{UserNamespace: true},
+			Mounts: []config.Mount{{Tmpfs: true, Size: 1 << 20, Path: "/tmp"}},
+		},
+		Unknown: []string{"env.NET"},
+		Sources: map[string]config.Position{
+			"image": {File: "main.hcl", Line: 3}, "command": {File: "main.hcl", Line: 4}, "env": {File: "main.hcl", Line: 5},
+			"resources.cpu":    {File: "policies.hcl", Line: 9, Policy: "policy.untrusted"},
+			"resources.memory": {File: "/etc/pinfold/host.hcl", Line: 2, Policy: "policy.host"},
+			"mount[0].path":    {File: "main.hcl", Line: 8},
+		},
+	}
+	golden(t, "effective.txt", shown(false, 0, func(s *Screen) { s.Effective(r) }))
+	var out bytes.Buffer
+	if err := EffectiveJSON(&out, r); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "effective.json", out.Bytes())
+}
+
+func TestSpan(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0s", 900 * time.Millisecond: "0s", 9 * time.Second: "9s", 12*time.Minute + 30*time.Second: "12m30s", time.Hour: "1h",
+		7*time.Hour + 59*time.Minute + 59*time.Second: "7h59m", 76 * time.Hour: "3d4h", 24 * 400 * time.Hour: "400d", -time.Minute: "1m",
+	} {
+		if got := span(d); got != want {
+			t.Errorf("span(%v) = %q, want %q", d, got, want)
+		}
+	}
+}
+
+func TestSize(t *testing.T) {
+	for n, want := range map[int64]string{256 << 20: "256MiB", 2e9: "2GB", 1 << 40: "1TiB", 1536: "1536", 100: "100"} {
+		if got := size(n); got != want {
+			t.Errorf("size(%d) = %q, want %q", n, got, want)
+		}
+	}
+}

@@ -1,0 +1,199 @@
+package view
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"pinfold/config"
+	"pinfold/reconcile"
+	"pinfold/reconcile/plan"
+)
+
+// section collects aligned "Name: value" lines under a title.
+type section struct {
+	title string
+	rows  [][2]string
+}
+
+func (x *section) add(name, value string) {
+	if value != "" {
+		x.rows = append(x.rows, [2]string{name, value})
+	}
+}
+
+func (s *Screen) section(x section) {
+	if len(x.rows) == 0 {
+		return
+	}
+	indent := 0
+	if x.title != "" {
+		s.Printf("\n%s\n", s.paint(bold, x.title))
+		indent = 2
+	}
+	width := 0
+	for _, r := range x.rows {
+		width = max(width, columns(r[0]))
+	}
+	for _, r := range x.rows {
+		s.Printf("%s%s  %s\n", spaces(indent), pad(r[0]+":", width+1), r[1])
+	}
+}
+
+// Describe writes everything about one sandbox.
+func (s *Screen) Describe(d *reconcile.Description, now time.Time) {
+	x := &d.Sandbox
+	s.Printf("%s\n", s.paint(bold, printable(x.Address)))
+
+	head := section{title: ""}
+	phase := string(x.Phase)
+	if x.PID != nil {
+		phase += fmt.Sprintf(" (pid %d)", *x.PID)
+	}
+	head.add("Phase", phase)
+	head.add("Mode", x.Mode+declaredOf(x))
+	if h := x.Hold; h != nil {
+		text := fmt.Sprintf("%s by %s since %s", h.Mode, printable(h.By), instant(h.At, now))
+		if h.Reason != "" {
+			text += ": " + oneLine(h.Reason)
+		}
+		head.add("Hold", text)
+	}
+	if x.InstanceID != nil {
+		head.add("Instance", *x.InstanceID)
+	}
+	head.add("UID", d.UID)
+	head.add("Generation", fmt.Sprint(x.Generation))
+	head.add("Created", at(x.CreatedAt, now))
+	head.add("Started", at(x.StartedAt, now))
+	head.add("Ended", at(x.EndedAt, now))
+	head.add("Last activity", at(x.LastActivity, now))
+	if o := x.Outcome; o != nil {
+		head.add("Outcome", outcomeOf(o, now))
+	}
+	if d.NextLook != nil {
+		text := instant(*d.NextLook, now)
+		if d.NextAction != "" {
+			text = printable(d.NextAction) + " " + text
+		}
+		head.add("Next", text)
+	}
+	s.section(head)
+
+	life := section{title: "Lifetime"}
+	if x.ExpiresAt != nil {
+		life.add("Expires", instant(*x.ExpiresAt, now))
+	} else {
+		life.add("Expires", "never")
+	}
+	life.add("Then", d.Spec.ShutdownPolicy)
+	if !d.Spec.ShutdownTime.IsZero() {
+		life.add("Shutdown time", instant(d.Spec.ShutdownTime, now))
+	}
+	if d.Spec.Lifetime.TTL != 0 {
+		life.add("TTL", d.Spec.Lifetime.TTL.String())
+	}
+	if !d.Lease.Until.IsZero() {
+		text := instant(d.Lease.Until, now)
+		if d.Lease.Renewed {
+			text += ", renewed"
+		}
+		life.add("Lease until", text)
+	}
+	s.section(life)
+
+	net := section{title: "Network"}
+	if d.Spec.Network != nil {
+		net.add("Network", d.Spec.Network.Name)
+	}
+	if x.AddressV4 != nil {
+		net.add("Address", *x.AddressV4)
+	}
+	for _, name := range slices.Sorted(maps.Keys(x.Ports)) {
+		net.add("Port "+printable(name), portOf(x.Ports[name]))
+	}
+	s.section(net)
+
+	vol := section{title: "Volumes"}
+	for _, name := range slices.Sorted(maps.Keys(x.Volumes)) {
+		vol.add(printable(name), oneLine(x.Volumes[name]))
+	}
+	s.section(vol)
+
+	labels := section{title: "Labels"}
+	for _, name := range slices.Sorted(maps.Keys(x.Labels)) {
+		labels.add(printable(name), oneLine(x.Labels[name]))
+	}
+	s.section(labels)
+
+	s.Printf("\n%s\n", s.paint(bold, "Conditions"))
+	var rows [][]string
+	for _, c := range x.Conditions {
+		rows = append(rows, []string{c.Type, c.Status, c.Reason, ago(c.Since, now), oneLine(c.Message)})
+	}
+	s.table(2, []column{{"TYPE", 0}, {"STATUS", 0}, {"REASON", 0}, {"SINCE", 1}, {"MESSAGE", 2}}, rows)
+
+	s.Printf("\n%s\n", s.paint(bold, "Spec"))
+	for _, line := range specLines(d.Spec) {
+		s.Printf("  %s\n", line)
+	}
+
+	if len(d.Events) > 0 {
+		s.Printf("\n%s\n", s.paint(bold, "Events"))
+		rows = nil
+		for _, e := range d.Events {
+			rows = append(rows, []string{e.At.UTC().Format(time.RFC3339), e.Type, oneLine(e.Reason), e.By, oneLine(e.Message)})
+		}
+		s.table(2, []column{{"AT", 0}, {"TYPE", 0}, {"REASON", 1}, {"BY", 3}, {"MESSAGE", 2}}, rows)
+	}
+}
+
+func declaredOf(x *reconcile.SandboxView) string {
+	if x.DeclaredMode == "" || x.DeclaredMode == x.Mode {
+		return ""
+	}
+	return " (declared " + x.DeclaredMode + ")"
+}
+
+func at(t *time.Time, now time.Time) string {
+	if t == nil {
+		return ""
+	}
+	return instant(*t, now)
+}
+
+// outcomeOf tells how the main process ended.
+func outcomeOf(o *plan.Outcome, now time.Time) string {
+	text := fmt.Sprintf("exit code %d", o.ExitCode)
+	if o.Signal != 0 {
+		text = fmt.Sprintf("signal %d", o.Signal)
+	}
+	if o.OOM {
+		text += ", out of memory"
+	}
+	if o.Reason != "" {
+		text += ", " + oneLine(o.Reason)
+	}
+	return text + ", " + instant(o.At, now)
+}
+
+// specLines are the attributes of a spec that are set, aligned.
+func specLines(spec config.Sandbox) []string {
+	raw, err := json.Marshal(spec)
+	if err != nil {
+		return []string{"cannot be shown: " + err.Error()}
+	}
+	diffs := leaves(raw, nil)
+	width := 0
+	for _, d := range diffs {
+		width = max(width, columns(d.Path))
+	}
+	var out []string
+	for _, d := range diffs {
+		out = append(out, strings.Split(pad(d.Path, width)+" = "+literal(sized(d.Path, decode(d.After)), 0), "\n")...)
+	}
+	return out
+}

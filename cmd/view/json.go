@@ -1,0 +1,223 @@
+package view
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"pinfold/config"
+	"pinfold/reconcile"
+	"pinfold/reconcile/plan"
+)
+
+// FormatVersion is the version of every JSON document printed here. It changes
+// only when a reader of the old form would go wrong.
+const FormatVersion = "1"
+
+// JSON writes v as one indented document with a line break at its end. HTML
+// characters are not escaped: the reader is no browser.
+func JSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	if err := e.Encode(v); err != nil {
+		return fmt.Errorf("cannot write JSON: %w", err)
+	}
+	return nil
+}
+
+// planChange is one element of `plan -json`'s changes: the contract's members,
+// then what else a reader may need. Absent things are null.
+type planChange struct {
+	Address      string          `json:"address"`
+	Action       plan.Action     `json:"action"`
+	Cause        string          `json:"cause"`
+	Consequence  string          `json:"consequence"`
+	Before       json.RawMessage `json:"before"`
+	After        json.RawMessage `json:"after"`
+	ReplacePaths []string        `json:"replace_paths"`
+
+	Kind      string      `json:"kind"`
+	Origin    plan.Origin `json:"origin"`
+	Unknown   []string    `json:"unknown"`
+	DependsOn []string    `json:"depends_on"`
+	Notes     []string    `json:"notes"`
+	Volumes   []string    `json:"volumes"`
+	Missing   []string    `json:"missing"`
+}
+
+type planDocument struct {
+	FormatVersion string             `json:"format_version"`
+	Changes       []planChange       `json:"changes"`
+	Drift         []plan.Drift       `json:"drift"`
+	Notes         []string           `json:"notes"`
+	Summary       plan.Summary       `json:"summary"`
+	WakeAt        *time.Time         `json:"wake_at"`
+	Diagnostics   config.Diagnostics `json:"diagnostics"`
+	Digest        string             `json:"digest"` // of the configuration
+	Lineage       string             `json:"lineage"`
+	Serial        uint64             `json:"serial"`
+}
+
+// PlanJSON writes `plan -json`. extra are diagnostics found outside the plan.
+func PlanJSON(w io.Writer, r *reconcile.PlanResult, extra config.Diagnostics) error {
+	return JSON(w, planOf(r, extra))
+}
+
+func planOf(r *reconcile.PlanResult, extra config.Diagnostics) planDocument {
+	p := r.Plan
+	if p == nil {
+		p = &plan.Plan{}
+	}
+	doc := planDocument{
+		FormatVersion: FormatVersion,
+		Changes:       []planChange{},
+		Drift:         list(p.Drift),
+		Notes:         list(p.Notes),
+		Summary:       p.Summary,
+		Diagnostics:   list(append(append(config.Diagnostics{}, extra...), PlanDiagnostics(r)...)),
+		Digest:        r.Digest,
+		Lineage:       r.Lineage,
+		Serial:        r.Serial,
+	}
+	if !p.WakeAt.IsZero() {
+		doc.WakeAt = &p.WakeAt
+	}
+	for _, c := range p.Changes {
+		doc.Changes = append(doc.Changes, planChange{
+			Address: c.Address, Action: c.Action, Cause: c.Cause, Consequence: c.Consequence,
+			Before: c.Before, After: c.After, ReplacePaths: list(c.ReplacePaths),
+			Kind: c.Kind, Origin: c.Origin, Unknown: list(c.Unknown), DependsOn: list(c.DependsOn),
+			Notes: list(c.Notes), Volumes: list(c.Volumes), Missing: list(c.Missing),
+		})
+	}
+	return doc
+}
+
+// list is s, or an empty list that JSON does not write as null.
+func list[S ~[]E, E any](s S) S {
+	if s == nil {
+		return S{}
+	}
+	return s
+}
+
+// PlanDiagnostics are all diagnostics of a result, each once: the plan's own may
+// be among the result's.
+func PlanDiagnostics(r *reconcile.PlanResult) config.Diagnostics {
+	all := append(config.Diagnostics{}, r.Diagnostics...)
+	if r.Plan == nil {
+		return all
+	}
+	for _, d := range r.Plan.Diags {
+		if !contains(all, d) {
+			all = append(all, d)
+		}
+	}
+	return all
+}
+
+func contains(all config.Diagnostics, d config.Diagnostic) bool {
+	for _, x := range all {
+		if x.Severity == d.Severity && x.Summary == d.Summary && x.Detail == d.Detail && x.Address == d.Address && sameRange(x.Range, d.Range) {
+			return true
+		}
+	}
+	return false
+}
+
+func sameRange(a, b *config.Range) bool {
+	return a == b || a != nil && b != nil && *a == *b
+}
+
+// DiagnosticsJSON writes the document of a command that failed, or of one whose
+// only answer is diagnostics.
+func DiagnosticsJSON(w io.Writer, d config.Diagnostics) error {
+	return JSON(w, struct {
+		FormatVersion string             `json:"format_version"`
+		Diagnostics   config.Diagnostics `json:"diagnostics"`
+	}{FormatVersion, list(d)})
+}
+
+// ValidateJSON writes `validate -json`.
+func ValidateJSON(w io.Writer, d config.Diagnostics) error {
+	doc := struct {
+		FormatVersion string             `json:"format_version"`
+		Valid         bool               `json:"valid"`
+		Errors        int                `json:"error_count"`
+		Warnings      int                `json:"warning_count"`
+		Diagnostics   config.Diagnostics `json:"diagnostics"`
+	}{FormatVersion, !d.HasErrors(), 0, 0, list(d)}
+	for _, x := range d {
+		if x.Severity == "error" {
+			doc.Errors++
+		} else {
+			doc.Warnings++
+		}
+	}
+	return JSON(w, doc)
+}
+
+// ApplyJSON writes `apply -json` and `destroy -json`: what was done, what
+// failed, the outputs, and the plan it came from.
+func ApplyJSON(w io.Writer, r *reconcile.ApplyResult, extra config.Diagnostics) error {
+	return JSON(w, struct {
+		planDocument
+		Applied     plan.Summary          `json:"applied"`
+		Outputs     map[string]outputJSON `json:"outputs"`
+		Failures    []reconcile.Failure   `json:"failures"`
+		Interrupted bool                  `json:"interrupted"`
+	}{
+		planOf(&r.PlanResult, append(append(config.Diagnostics{}, extra...), r.Warnings...)),
+		r.Applied, outputsOf(r.Outputs), list(r.Failures), r.Interrupted,
+	})
+}
+
+// ListJSON writes `list -json` (contract 8).
+func ListJSON(w io.Writer, r *reconcile.ListResult) error {
+	doc := *r
+	doc.FormatVersion = FormatVersion
+	doc.Sandboxes = make([]reconcile.SandboxView, 0, len(r.Sandboxes))
+	for _, s := range r.Sandboxes {
+		doc.Sandboxes = append(doc.Sandboxes, complete(s))
+	}
+	return JSON(w, doc)
+}
+
+// complete turns absent lists and maps into empty ones: only single things are null.
+func complete(s reconcile.SandboxView) reconcile.SandboxView {
+	s.Conditions = list(s.Conditions)
+	if s.Ports == nil {
+		s.Ports = map[string]plan.Port{}
+	}
+	if s.Labels == nil {
+		s.Labels = map[string]string{}
+	}
+	if s.Volumes == nil {
+		s.Volumes = map[string]string{}
+	}
+	return s
+}
+
+// DescribeJSON writes `describe -json`.
+func DescribeJSON(w io.Writer, r *reconcile.Description) error {
+	doc := *r
+	doc.FormatVersion = FormatVersion
+	doc.Sandbox = complete(r.Sandbox)
+	doc.Events = list(r.Events)
+	return JSON(w, doc)
+}
+
+// ActJSON writes the answer of an operator verb.
+func ActJSON(w io.Writer, r *reconcile.ActResult) error {
+	doc := struct {
+		FormatVersion string                `json:"format_version"`
+		Sandbox       reconcile.SandboxView `json:"sandbox"`
+		Note          *string               `json:"note"`
+	}{FormatVersion, complete(r.Sandbox), nil}
+	if r.Note != "" {
+		doc.Note = &r.Note
+	}
+	return JSON(w, doc)
+}

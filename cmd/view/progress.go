@@ -1,0 +1,140 @@
+package view
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"pinfold/reconcile"
+	"pinfold/reconcile/plan"
+)
+
+// doing names a step in its course and its end: "Creating", "Creation".
+var doing = map[plan.Action][2]string{
+	plan.ActCreate:   {"Creating", "Creation"},
+	plan.ActUpdate:   {"Updating", "Update"},
+	plan.ActRestart:  {"Restarting", "Restart"},
+	plan.ActReplace:  {"Replacing", "Replacement"},
+	plan.ActDelete:   {"Destroying", "Destruction"},
+	plan.ActStart:    {"Starting", "Start"},
+	plan.ActStop:     {"Stopping", "Stop"},
+	plan.ActSuspend:  {"Suspending", "Suspension"},
+	plan.ActPause:    {"Pausing", "Pause"},
+	plan.ActResume:   {"Resuming", "Resumption"},
+	plan.ActExpire:   {"Expiring", "Expiry"},
+	plan.ActRecreate: {"Recreating", "Recreation"},
+	plan.ActRepair:   {"Repairing", "Repair"},
+	plan.ActMove:     {"Moving", "Move"},
+	plan.ActImport:   {"Importing", "Import"},
+	plan.ActRelease:  {"Releasing", "Release"},
+	plan.ActForget:   {"Forgetting", "Forgetting"},
+	plan.ActNoop:     {"Recording", "Recording"},
+}
+
+// Progress shows an apply while it runs: a line at each step's begin and end
+// and, on a live screen, one below them that tells what is going on now. Its
+// methods may be called from several goroutines.
+type Progress struct {
+	mu      sync.Mutex
+	s       *Screen
+	live    bool // a terminal: the last line is redrawn
+	total   int
+	ended   int
+	running map[string]reconcile.Progress
+	now     func() time.Time
+	drawn   bool
+}
+
+// NewProgress shows the steps of a plan with total steps. live needs a terminal.
+func NewProgress(s *Screen, total int, live bool, now func() time.Time) *Progress {
+	return &Progress{s: s, live: live, total: total, running: map[string]reconcile.Progress{}, now: now}
+}
+
+// Step takes one report.
+func (p *Progress) Step(x reconcile.Progress) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.clear()
+	name := p.s.paint(bold, printable(x.Address)+":")
+	words, known := doing[x.Action]
+	if !known {
+		words = [2]string{string(x.Action), string(x.Action)}
+	}
+	switch x.State {
+	case "started":
+		p.running[x.Address] = x
+		p.s.Printf("%s %s...\n", name, words[0])
+	case "running":
+		p.s.Printf("%s Still %s... [%s elapsed]\n", name, lower(words[0]), span(x.Elapsed))
+	case "done":
+		p.end(x)
+		p.s.Printf("%s %s complete after %s%s\n", name, words[1], span(x.Elapsed), bracketed(x.Message))
+	case "failed":
+		p.end(x)
+		p.s.Printf("%s %s\n", name, p.s.paint(red, fmt.Sprintf("%s failed after %s: %s", words[1], span(x.Elapsed), printable(x.Message))))
+	case "skipped":
+		p.end(x)
+		p.s.Printf("%s %s\n", name, p.s.paint(amber, "Skipped: "+printable(x.Message)))
+	}
+	p.draw()
+}
+
+func (p *Progress) end(x reconcile.Progress) {
+	delete(p.running, x.Address)
+	p.ended++
+}
+
+// Tick redraws the live line; the caller does so about once a second.
+func (p *Progress) Tick() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.clear()
+	p.draw()
+}
+
+// Close removes the live line.
+func (p *Progress) Close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.clear()
+	p.live = false
+}
+
+func (p *Progress) clear() {
+	if p.drawn {
+		p.s.Printf("\r\x1b[K")
+		p.drawn = false
+	}
+}
+
+func (p *Progress) draw() {
+	if !p.live || len(p.running) == 0 {
+		return
+	}
+	text := fmt.Sprintf("%d of %d done", p.ended, max(p.total, p.ended+len(p.running)))
+	for _, address := range slices.Sorted(maps.Keys(p.running)) {
+		x := p.running[address]
+		text += fmt.Sprintf(" · %s %s", oneLine(address), span(p.now().Sub(x.At)))
+	}
+	if p.s.Width > 0 {
+		text = cut(text, p.s.Width-1)
+	}
+	p.s.Printf("%s", p.s.paint(dim, text))
+	p.drawn = true
+}
+
+func bracketed(message string) string {
+	if message == "" {
+		return ""
+	}
+	return " [id=" + oneLine(message) + "]"
+}
+
+func lower(s string) string {
+	if s == "" || s[0] < 'A' || s[0] > 'Z' {
+		return s
+	}
+	return string(s[0]+'a'-'A') + s[1:]
+}
