@@ -1,0 +1,101 @@
+// Package conformance is one suite of tests that every runtime.Host must pass.
+// It holds the simulated host to what the real one does, and both to what the
+// comments of runtime.Host promise. It asserts on the state of the world as
+// Observe shows it, and on what commands in the sandbox see; never on how the
+// host does its work.
+//
+// The caller describes a host with a Subject: how to open it, which commands
+// its sandboxes understand, and how to break things from outside.
+package conformance
+
+import (
+	"net/netip"
+	"testing"
+
+	"pinfold/runtime"
+)
+
+// Subject is one machine to test, with nothing of ours on it. Each subtest asks
+// for its own; they run at the same time.
+type Subject struct {
+	// Open gives a handle as a new process would get it. The first and later
+	// calls give handles of the same lineage.
+	Open func(t *testing.T) runtime.Host
+	// OpenOther gives a handle of another lineage on the same machine.
+	OpenOther func(t *testing.T) runtime.Host
+
+	Image   runtime.ImageSource // has what Commands need
+	NoImage runtime.ImageSource // does not exist
+
+	Commands Commands
+	Controls Controls
+
+	// Leftovers lists what is still on the machine of what either lineage made.
+	// It is asked after everything was removed and all handles are closed.
+	Leftovers func(t *testing.T) []string
+}
+
+// Commands are what the suite runs in sandboxes, in the host's own language.
+// Those that say so print the line "ready" once signals find them as described.
+type Commands struct {
+	Forever   []string                                  // until a signal; SIGTERM ends it at once
+	Stubborn  []string                                  // for ever, ignoring SIGTERM; prints ready
+	OnSignal  func(sig int, path, text string) []string // for ever; prints ready; on sig writes the file and exits 0
+	Exit      func(code int) []string                   // at once
+	KillSelf  func(sig int) []string                    // sends itself a signal that ends it
+	Print     func(stdout, stderr string) []string      // a line to each, then exits 0
+	Write     func(path, text string) []string          // writes a file, exits 0; 1 or more when it cannot
+	Cat       func(path string) []string                // prints a file, exits 0; 1 or more without it
+	Env       func(name string) []string                // prints the variable's value and a newline, exits 0
+	WorkDir   []string                                  // prints the working directory and a newline, exits 0
+	CopyInput []string                                  // copies standard input to standard output, exits 0
+	Missing   []string                                  // cannot be executed
+}
+
+// Controls do to the machine what others do to it.
+type Controls struct {
+	KillInit func(t *testing.T, in runtime.InstanceState)           // SIGKILL to PID 1
+	KillMain func(t *testing.T, in runtime.InstanceState, sig int)  // a signal to the command itself
+	Listen   func(t *testing.T) (addr netip.AddrPort, close func()) // a TCP socket of somebody else on 127.0.0.1
+
+	// Break takes a part of a live instance away, by its name in
+	// InstanceState.Missing; Breakable lists the parts it can take.
+	Break     func(t *testing.T, in runtime.Instance, s runtime.InstanceState, part string)
+	Breakable []string
+	// BreakNetwork takes a part of a network away, by its name in
+	// NetworkState.Missing; NetworkBreakable lists the parts it can take.
+	BreakNetwork     func(t *testing.T, n runtime.Network, part string)
+	NetworkBreakable []string
+}
+
+// Run runs the whole suite. subject is called once for each subtest.
+func Run(t *testing.T, subject func(t *testing.T) Subject) {
+	for _, group := range []struct {
+		name  string
+		tests []test
+	}{
+		{"lifecycle", lifecycle},
+		{"stop", stop},
+		{"freeze", freeze},
+		{"exec", exec},
+		{"files", files},
+		{"volumes", volumes},
+		{"network", network},
+		{"loss", loss},
+		{"ownership", ownership},
+	} {
+		t.Run(group.name, func(t *testing.T) {
+			for _, c := range group.tests {
+				t.Run(c.name, func(t *testing.T) {
+					t.Parallel()
+					c.run(newWorld(t, subject(t)))
+				})
+			}
+		})
+	}
+}
+
+type test struct {
+	name string
+	run  func(*world)
+}

@@ -1,0 +1,179 @@
+package conformance
+
+import (
+	"strings"
+
+	"pinfold/runtime"
+)
+
+var files = []test{
+	{"the writable layer survives stop, and goes with remove", func(w *world) {
+		in := w.instance(w.Commands.Forever)
+		w.up(in)
+		w.writes(in.ID, "/kept", "yes")
+		w.stop(in.ID)
+		w.up(in)
+		w.reads(in.ID, "/kept", "yes")
+		w.must(w.h.Remove(w.ctx, in.ID))
+		w.up(in)
+		w.absent(in.ID, "/kept")
+	}},
+	{"no user namespace works as well", func(w *world) {
+		in := w.instance(w.Commands.Forever)
+		in.IDs = runtime.IDRange{}
+		w.up(in)
+		w.writes(in.ID, "/kept", "yes")
+		w.stop(in.ID)
+		w.up(in)
+		w.reads(in.ID, "/kept", "yes")
+		if s := w.state(in.ID); len(s.Missing) > 0 {
+			w.Errorf("it lacks %q", s.Missing)
+		}
+	}},
+	{"layers are apart", func(w *world) {
+		one, two := w.instance(w.Commands.Forever), w.instance(w.Commands.Forever)
+		w.up(one)
+		w.up(two)
+		w.writes(one.ID, "/mine", "yes")
+		w.absent(two.ID, "/mine")
+	}},
+	{"a new instance takes over layer and log", func(w *world) {
+		old := w.instance(w.Commands.OnSignal(15, "/kept", "yes"))
+		w.ready(old)
+		w.stop(old.ID)
+		in := w.instance(w.Commands.Forever)
+		in.Mark = old.Mark
+		in.IDs = old.IDs
+		in.CarryFrom = old.ID
+		p := w.up(in)
+		w.reads(in.ID, "/kept", "yes")
+		if log := w.log(in.ID); !strings.HasPrefix(log, "ready\n") {
+			w.Errorf("the log is %q", log)
+		}
+		if s := w.state(old.ID); s.Layer || s.Alive {
+			w.Errorf("the old one: %+v", s)
+		}
+		if again := w.create(in); again != p {
+			w.Errorf("created again: %+v, before %+v", again, p)
+		}
+		w.must(w.h.Remove(w.ctx, old.ID))
+		w.writes(in.ID, "/more", "too")
+		w.stop(in.ID)
+		w.up(in)
+		w.reads(in.ID, "/kept", "yes")
+		w.reads(in.ID, "/more", "too")
+	}},
+	{"nothing to take over is no error", func(w *world) {
+		in := w.instance(w.Commands.Forever)
+		in.CarryFrom = randomHex(12)
+		w.up(in)
+		if s := w.state(in.ID); !s.Alive || !s.Layer {
+			w.Errorf("it is %+v", s)
+		}
+	}},
+	{"the log has both outputs and outlives the process", func(w *world) {
+		in := w.instance(w.Commands.Print("to out", "to err"))
+		w.exits(in.ID, w.up(in))
+		w.stop(in.ID)
+		log := w.log(in.ID)
+		if strings.Count(log, "to out\n") != 1 || strings.Count(log, "to err\n") != 1 {
+			w.Errorf("the log is %q", log)
+		}
+		_, err := w.h.OpenLog(w.ctx, randomHex(12))
+		w.fails("OpenLog of an unknown one", err, runtime.ErrNotFound)
+	}},
+	{"declared files are there and cannot be changed", func(w *world) {
+		in := w.instance(w.Commands.Forever)
+		in.Files = []runtime.File{{Path: "/etc/declared.conf", Content: []byte("a = 1\n"), Mode: 0o644}}
+		w.up(in)
+		w.reads(in.ID, "/etc/declared.conf", "a = 1\n")
+		if code, _ := w.run(in.ID, w.Commands.Write("/etc/declared.conf", "a = 2")); code == 0 {
+			w.Error("the workload wrote to it")
+		}
+		w.reads(in.ID, "/etc/declared.conf", "a = 1\n")
+	}},
+	{"a read-only root", func(w *world) {
+		in := w.instance(w.Commands.Forever)
+		in.ReadOnlyRoot = true
+		in.Mounts = []runtime.Mount{{Kind: "tmpfs", Path: "/scratch"}}
+		w.up(in)
+		if code, _ := w.run(in.ID, w.Commands.Write("/f", "x")); code == 0 {
+			w.Error("the root can be written")
+		}
+		w.writes(in.ID, "/scratch/f", "x")
+		w.reads(in.ID, "/scratch/f", "x")
+	}},
+	{"a tmpfs is empty at each start", func(w *world) {
+		in := w.instance(w.Commands.Forever)
+		in.Mounts = []runtime.Mount{{Kind: "tmpfs", Path: "/scratch", Size: 1 << 20}}
+		w.up(in)
+		w.writes(in.ID, "/scratch/f", "x")
+		w.stop(in.ID)
+		w.up(in)
+		w.absent(in.ID, "/scratch/f")
+	}},
+}
+
+var volumes = []test{
+	{"it is shared, and outlives its users", func(w *world) {
+		v := w.volume()
+		one, two := w.instance(w.Commands.Forever), w.instance(w.Commands.Forever)
+		mount := []runtime.Mount{{Kind: "volume", Source: v, Path: "/data"}}
+		one.Mounts, two.Mounts = mount, mount
+		w.up(one)
+		w.up(two)
+		w.writes(one.ID, "/data/f", "shared")
+		w.reads(two.ID, "/data/f", "shared")
+		w.must(w.h.Remove(w.ctx, one.ID))
+		w.must(w.h.Remove(w.ctx, two.ID))
+		w.must(w.h.EnsureVolume(w.ctx, runtime.Volume{ID: v}))
+		three := w.instance(w.Commands.Forever)
+		three.Mounts = mount
+		w.up(three)
+		w.reads(three.ID, "/data/f", "shared")
+	}},
+	{"a read-only mount", func(w *world) {
+		v := w.volume()
+		in := w.instance(w.Commands.Forever)
+		in.Mounts = []runtime.Mount{{Kind: "volume", Source: v, Path: "/data"}}
+		w.up(in)
+		w.writes(in.ID, "/data/f", "x")
+		w.stop(in.ID)
+		in.Mounts[0].ReadOnly = true
+		w.up(in)
+		w.reads(in.ID, "/data/f", "x")
+		if code, _ := w.run(in.ID, w.Commands.Write("/data/f", "y")); code == 0 {
+			w.Error("it can be written")
+		}
+		w.reads(in.ID, "/data/f", "x")
+	}},
+	{"in use it stays, unused it goes with its data", func(w *world) {
+		v := w.volume()
+		in := w.instance(w.Commands.Forever)
+		in.Mounts = []runtime.Mount{{Kind: "volume", Source: v, Path: "/data"}}
+		w.create(in)
+		w.fails("RemoveVolume under a created one", w.h.RemoveVolume(w.ctx, v), nil)
+		w.must(w.h.Start(w.ctx, in.ID))
+		w.writes(in.ID, "/data/f", "x")
+		w.fails("RemoveVolume under a running one", w.h.RemoveVolume(w.ctx, v), nil)
+		w.must(w.h.Pause(w.ctx, in.ID))
+		w.fails("RemoveVolume under a frozen one", w.h.RemoveVolume(w.ctx, v), nil)
+		w.must(w.h.Resume(w.ctx, in.ID))
+		w.reads(in.ID, "/data/f", "x")
+		w.stop(in.ID)
+		for range 2 {
+			w.must(w.h.RemoveVolume(w.ctx, v))
+		}
+		o, err := w.h.Observe(w.ctx)
+		w.must(err)
+		if o.Volumes[v] {
+			w.Error("it is still seen")
+		}
+		w.must(w.h.EnsureVolume(w.ctx, runtime.Volume{ID: v}))
+		if o, err = w.h.Observe(w.ctx); err != nil || !o.Volumes[v] {
+			w.Errorf("made again, it is not seen: %v, %v", o.Volumes, err)
+		}
+		w.up(in)
+		w.absent(in.ID, "/data/f")
+	}},
+}

@@ -1,0 +1,144 @@
+package conformance
+
+import (
+	"net/netip"
+	"slices"
+
+	"pinfold/runtime"
+)
+
+var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+
+var network = []test{
+	{"made and removed, each twice", func(w *world) {
+		n := w.network()
+		w.must(w.h.EnsureNetwork(w.ctx, n))
+		o, err := w.h.Observe(w.ctx)
+		w.must(err)
+		if s := o.Networks[n.ID]; !s.Exists || s.ID != n.ID || len(s.Missing) > 0 {
+			w.Errorf("made: %+v", s)
+		}
+		for range 2 {
+			w.must(w.h.RemoveNetwork(w.ctx, n))
+			o, err = w.h.Observe(w.ctx)
+			w.must(err)
+			if s := o.Networks[n.ID]; s.Exists {
+				w.Errorf("removed: %+v", s)
+			}
+		}
+	}},
+	{"a network in use stays", func(w *world) {
+		n := w.network()
+		in := w.instance(w.Commands.Forever)
+		attach(&in, n, 0)
+		w.create(in)
+		w.fails("RemoveNetwork under a created one", w.h.RemoveNetwork(w.ctx, n), nil)
+		w.must(w.h.Start(w.ctx, in.ID))
+		w.fails("RemoveNetwork under a running one", w.h.RemoveNetwork(w.ctx, n), nil)
+		w.must(w.h.EnsureNetwork(w.ctx, n))
+		o, err := w.h.Observe(w.ctx)
+		w.must(err)
+		if s := o.Networks[n.ID]; !s.Exists || len(s.Missing) > 0 {
+			w.Errorf("the network: %+v", s)
+		}
+		if s := o.Instances[in.ID]; !s.Alive || len(s.Missing) > 0 {
+			w.Errorf("its member: %+v", s)
+		}
+		w.must(w.h.Remove(w.ctx, in.ID))
+		w.must(w.h.RemoveNetwork(w.ctx, n))
+	}},
+	{"a range of the host is taken", func(w *world) {
+		used, err := w.h.PrefixesInUse(w.ctx)
+		w.must(err)
+		i := slices.IndexFunc(used, func(p netip.Prefix) bool { return p.Addr().Is4() && p.Bits() > 0 })
+		if i < 0 {
+			w.Fatalf("the host has no addresses: %v", used)
+		}
+		gateway := used[i].Masked().Addr().Next()
+		bad := runtime.Network{
+			ID: randomHex(8), Address: "network.bad",
+			CIDR: netip.PrefixFrom(used[i].Addr(), min(used[i].Bits(), 24)).Masked(), Gateway: gateway,
+		}
+		w.networks = append(w.networks, bad)
+		w.fails("EnsureNetwork", w.h.EnsureNetwork(w.ctx, bad), runtime.ErrTaken)
+		o, err := w.h.Observe(w.ctx)
+		w.must(err)
+		if s := o.Networks[bad.ID]; s.Exists {
+			w.Errorf("it is there: %+v", s)
+		}
+		after, err := w.h.PrefixesInUse(w.ctx)
+		w.must(err)
+		if !slices.Contains(after, used[i]) {
+			w.Errorf("the host lost %s: %v", used[i], after)
+		}
+	}},
+	{"another lineage's range is taken", func(w *world) {
+		n := w.network()
+		other := w.OpenOther(w.T)
+		w.handles = append(w.handles, other)
+		twin := n
+		twin.ID = randomHex(8)
+		w.fails("EnsureNetwork", other.EnsureNetwork(w.ctx, twin), runtime.ErrTaken)
+		used, err := other.PrefixesInUse(w.ctx)
+		w.must(err)
+		if !slices.ContainsFunc(used, func(p netip.Prefix) bool { return p.Overlaps(n.CIDR) && p.Bits() > 0 }) {
+			w.Errorf("the other lineage does not see %s in use: %v", n.CIDR, used)
+		}
+		w.must(other.RemoveNetwork(w.ctx, twin))
+		o, err := w.h.Observe(w.ctx)
+		w.must(err)
+		if s := o.Networks[n.ID]; !s.Exists || len(s.Missing) > 0 {
+			w.Errorf("the first one: %+v", s)
+		}
+	}},
+	{"without a network there is nothing to lack", func(w *world) {
+		in := w.instance(w.Commands.Forever)
+		w.up(in)
+		if s := w.state(in.ID); len(s.Missing) > 0 {
+			w.Errorf("it lacks %q", s.Missing)
+		}
+	}},
+	{"ports of sockets are taken, others free", func(w *world) {
+		addr, closeSocket := w.Controls.Listen(w.T)
+		_, err := w.h.CheckPort(w.ctx, addr.Addr(), addr.Port(), "tcp")
+		w.fails("CheckPort", err, runtime.ErrTaken)
+		free, err := w.h.CheckPort(w.ctx, addr.Addr(), 0, "tcp")
+		w.must(err)
+		if free == 0 || free == addr.Port() {
+			w.Errorf("the free port is %d", free)
+		}
+		closeSocket()
+		got, err := w.h.CheckPort(w.ctx, addr.Addr(), addr.Port(), "tcp")
+		w.must(err)
+		if got != addr.Port() {
+			w.Errorf("asked for %d, got %d", addr.Port(), got)
+		}
+		if udp, err := w.h.CheckPort(w.ctx, addr.Addr(), 0, "udp"); err != nil || udp == 0 {
+			w.Errorf("a free udp port: %d, %v", udp, err)
+		}
+	}},
+	{"limits and ports change under a running process", func(w *world) {
+		n := w.network()
+		in := w.instance(w.Commands.Forever)
+		attach(&in, n, 0)
+		in.Limits = runtime.Limits{Memory: 512 << 20, PIDs: 200}
+		p := w.up(in)
+		for _, port := range []uint16{80, 81} {
+			free, err := w.h.CheckPort(w.ctx, loopback, 0, "tcp")
+			w.must(err)
+			in.Forwards = []runtime.Forward{{Name: "web", Protocol: "tcp", HostAddr: loopback, HostPort: free, ContainerPort: port}}
+			in.Limits = runtime.Limits{CPU: 0.5, Memory: 256 << 20, PIDs: 100 + int64(port)}
+			for range 2 {
+				w.must(w.h.Update(w.ctx, in))
+			}
+			if s := w.state(in.ID); !s.Alive || s.Process != p || len(s.Missing) > 0 {
+				w.Errorf("updated: %+v", s)
+			}
+		}
+		in.Forwards, in.Limits = nil, runtime.Limits{}
+		w.must(w.h.Update(w.ctx, in))
+		if s := w.state(in.ID); !s.Alive || s.Process != p || len(s.Missing) > 0 {
+			w.Errorf("updated to none: %+v", s)
+		}
+	}},
+}
