@@ -27,6 +27,9 @@ type Subject struct {
 	Image   runtime.ImageSource // has what Commands need
 	NoImage runtime.ImageSource // does not exist
 
+	// HostDir makes a directory on the machine that holds one file.
+	HostDir func(t *testing.T, file, text string) string
+
 	Commands Commands
 	Controls Controls
 
@@ -49,6 +52,9 @@ type Commands struct {
 	Env       func(name string) []string                // prints the variable's value and a newline, exits 0
 	WorkDir   []string                                  // prints the working directory and a newline, exits 0
 	CopyInput []string                                  // copies standard input to standard output, exits 0
+	User      []string                                  // prints UID:GID and a newline, exits 0
+	Hostname  []string                                  // prints the host name and a newline, exits 0
+	Hog       []string                                  // uses memory without end
 	Missing   []string                                  // cannot be executed
 }
 

@@ -103,6 +103,19 @@ var files = []test{
 		w.writes(in.ID, "/scratch/f", "x")
 		w.reads(in.ID, "/scratch/f", "x")
 	}},
+	{"a host directory, read-only", func(w *world) {
+		in := w.instance(w.Commands.Forever)
+		dir := w.HostDir(w.T, "f", "from the host")
+		in.Mounts = []runtime.Mount{{Kind: "host", Source: dir, Path: "/host", ReadOnly: true}}
+		w.up(in)
+		w.reads(in.ID, "/host/f", "from the host")
+		if code, _ := w.run(in.ID, w.Commands.Write("/host/f", "y")); code == 0 {
+			w.Error("it can be written")
+		}
+		w.must(w.h.Remove(w.ctx, in.ID))
+		w.up(in)
+		w.reads(in.ID, "/host/f", "from the host")
+	}},
 	{"a tmpfs is empty at each start", func(w *world) {
 		in := w.instance(w.Commands.Forever)
 		in.Mounts = []runtime.Mount{{Kind: "tmpfs", Path: "/scratch", Size: 1 << 20}}

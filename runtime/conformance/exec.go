@@ -64,6 +64,27 @@ var exec = []test{
 			w.Errorf("given directory %q", got)
 		}
 	}},
+	{"user and host name are the instance's unless given", func(w *world) {
+		in := w.instance(w.Commands.Forever)
+		in.Hostname = "here"
+		w.up(in)
+		if _, got := w.run(in.ID, w.Commands.User); got != "0:0\n" {
+			w.Errorf("user %q", got)
+		}
+		_, got, _ := w.exec(in.ID, runtime.Exec{Args: w.Commands.User, User: "1234:1235"})
+		if got != "1234:1235\n" {
+			w.Errorf("given user %q", got)
+		}
+		if _, got = w.run(in.ID, w.Commands.Hostname); got != "here\n" {
+			w.Errorf("host name %q", got)
+		}
+		w.must(w.h.Remove(w.ctx, in.ID))
+		in.User = "1000:1001"
+		w.up(in)
+		if _, got := w.run(in.ID, w.Commands.User); got != "1000:1001\n" {
+			w.Errorf("the instance's user %q", got)
+		}
+	}},
 	{"a command that cannot be executed", func(w *world) {
 		in := w.instance(w.Commands.Forever)
 		w.up(in)

@@ -3,6 +3,7 @@ package conformance
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -55,7 +56,7 @@ var lifecycle = []test{
 		}
 	}},
 	{"create and start again change nothing", func(w *world) {
-		in := w.instance(w.Commands.Forever)
+		in := w.instance(w.Commands.Stubborn)
 		p := w.create(in)
 		if again := w.create(in); again != p {
 			w.Errorf("created again: %+v, before %+v", again, p)
@@ -64,6 +65,13 @@ var lifecycle = []test{
 		w.must(w.h.Start(w.ctx, in.ID))
 		if again := w.create(in); again != p {
 			w.Errorf("created while it runs: %+v, before %+v", again, p)
+		}
+		w.eventually("the command is ready", func() bool { return w.log(in.ID) != "" })
+		if code, _ := w.run(in.ID, w.Commands.Exit(0)); code != 0 {
+			w.Errorf("exec: code %d", code)
+		}
+		if log := w.log(in.ID); log != "ready\n" {
+			w.Errorf("the command did not run once; the log is %q", log)
 		}
 		if s := w.state(in.ID); !s.Alive || !s.Started || s.Process != p || len(s.Missing) > 0 {
 			w.Errorf("running: %+v", s)
@@ -164,6 +172,66 @@ var lifecycle = []test{
 		w.must(w.h.Remove(w.ctx, in.ID))
 		w.must(w.h.WaitExit(w.ctx, in.ID, p))
 		w.must(w.h.WaitExit(w.ctx, randomHex(12), p))
+	}},
+	{"out of memory", func(w *world) {
+		in := w.instance(w.Commands.Hog)
+		in.Limits = runtime.Limits{Memory: 32 << 20}
+		s := w.exits(in.ID, w.up(in))
+		if o := s.Outcome; o == nil || o.ExitCode != 137 || o.Signal != 9 || o.Outside != 0 || !o.OOM {
+			w.Errorf("outcome %+v", o)
+		}
+		if s.OOMKills == 0 {
+			w.Errorf("the counter has not risen: %+v", s)
+		}
+		if out := w.stop(in.ID); out == nil || !out.OOM {
+			w.Errorf("Stop says %+v", out)
+		}
+		if s := w.state(in.ID); s.Outcome == nil || !s.Outcome.OOM {
+			w.Errorf("after Stop, without the cgroup, the outcome is %+v", s.Outcome)
+		}
+	}},
+	{"looking goes on beside everything", func(w *world) {
+		n := w.network()
+		done := make(chan error)
+		ctx, cancel := context.WithCancel(w.ctx)
+		defer cancel()
+		for range 2 {
+			go func() {
+				done <- func() error {
+					for ctx.Err() == nil {
+						o, err := w.h.Observe(w.ctx)
+						if err != nil {
+							return err
+						}
+						for id, s := range o.Instances {
+							if s.Unknown != "" {
+								return fmt.Errorf("instance %s could not be seen: %s", id, s.Unknown)
+							}
+							if _, _, err := w.h.Inspect(w.ctx, id); err != nil {
+								return err
+							}
+						}
+					}
+					return nil
+				}()
+			}()
+		}
+		for i := range 3 {
+			in := w.instance(w.Commands.Forever)
+			attach(&in, n, i)
+			w.up(in)
+			w.must(w.h.Pause(w.ctx, in.ID))
+			w.must(w.h.Resume(w.ctx, in.ID))
+			w.stop(in.ID)
+			w.up(in)
+			w.must(w.h.Remove(w.ctx, in.ID))
+		}
+		cancel()
+		for range 2 {
+			if err := <-done; err != nil {
+				w.Error(err)
+			}
+		}
 	}},
 	{"remove in every state", func(w *world) {
 		running := w.instance(w.Commands.Forever)

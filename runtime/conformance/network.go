@@ -3,6 +3,7 @@ package conformance
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	"pinfold/runtime"
 )
@@ -89,6 +90,28 @@ var network = []test{
 		w.must(err)
 		if s := o.Networks[n.ID]; !s.Exists || len(s.Missing) > 0 {
 			w.Errorf("the first one: %+v", s)
+		}
+	}},
+	{"names of others are in its hosts file", func(w *world) {
+		n := w.network()
+		in := w.instance(w.Commands.Forever)
+		in.Hostname = "here"
+		attach(&in, n, 0)
+		in.Net.Hosts = []runtime.HostEntry{{Address: n.Gateway, Names: []string{"gate", "gate.test.internal"}}}
+		w.up(in)
+		_, text := w.run(in.ID, w.Commands.Cat("/etc/hosts"))
+		names := map[string]string{}
+		for line := range strings.Lines(text) {
+			if f := strings.Fields(line); len(f) > 1 {
+				for _, name := range f[1:] {
+					if names[name] == "" {
+						names[name] = f[0]
+					}
+				}
+			}
+		}
+		if names["gate"] != n.Gateway.String() || names["gate.test.internal"] != n.Gateway.String() || names["localhost"] != "127.0.0.1" {
+			w.Errorf("the hosts file:\n%s", text)
 		}
 	}},
 	{"without a network there is nothing to lack", func(w *world) {

@@ -19,7 +19,11 @@ func TestConformance(t *testing.T) {
 			OpenOther: func(*testing.T) runtime.Host { return w.Open("other") },
 			Image:     runtime.ImageSource{Kind: "dir", Path: "/image"},
 			NoImage:   runtime.ImageSource{Kind: "dir", Path: "/no/such/image"},
-			Commands:  commands,
+			HostDir: func(_ *testing.T, file, text string) string {
+				w.HostFile("/srv/dir", file, text)
+				return "/srv/dir"
+			},
+			Commands: commands,
 			Controls: conformance.Controls{
 				KillInit: func(_ *testing.T, s runtime.InstanceState) { w.Kill(s.ID) },
 				KillMain: func(_ *testing.T, s runtime.InstanceState, sig int) { w.KillMain(s.ID, sig) },
@@ -54,6 +58,9 @@ var commands = conformance.Commands{
 	Env:       func(name string) []string { return script("env="+name, "exit=0") },
 	WorkDir:   script("pwd", "exit=0"),
 	CopyInput: script("stdin", "exit=0"),
+	User:      script("user", "exit=0"),
+	Hostname:  script("hostname", "exit=0"),
+	Hog:       script("oom"),
 	Missing:   script("exec-fails"),
 }
 

@@ -267,6 +267,16 @@ func (w *World) VolumeFile(id, p string) (text string, ok bool) {
 	return text, ok
 }
 
+// HostFile makes a file in a directory of the host, for mounts of kind "host".
+func (w *World) HostFile(dir, name, text string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.hostDirs[dir] == nil {
+		w.hostDirs[dir] = files{}
+	}
+	w.hostDirs[dir]["/"+name] = text
+}
+
 // LayerFile returns a file of an instance's writable layer.
 func (w *World) LayerFile(id, p string) (text string, ok bool) {
 	w.mu.Lock()

@@ -39,7 +39,7 @@ func (h *Host) Exec(ctx context.Context, id string, e runtime.Exec) (runtime.Exe
 			w: h.w, p: in.proc, script: script,
 			env:    []map[string]string{in.spec.Env, e.Env},
 			dir:    cmp.Or(e.WorkingDir, in.spec.WorkingDir, "/"),
-			user:   cmp.Or(e.User, in.spec.User, "root"),
+			user:   cmp.Or(e.User, in.spec.User, "0:0"),
 			output: p.print,
 			stdin:  p.wantStdin,
 			onEnd:  p.end,

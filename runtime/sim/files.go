@@ -57,9 +57,25 @@ func (in *instance) read(w *World, path string) (string, bool) {
 	if f := in.declared(path); f != nil {
 		return string(f.Content), true
 	}
+	if path == "/etc/hosts" {
+		return in.hosts(), true
+	}
 	tree, inner, _ := in.place(w, path)
 	text, ok := tree[inner]
 	return text, ok
+}
+
+// hosts is the /etc/hosts that every instance gets.
+func (in *instance) hosts() string {
+	text := "127.0.0.1 localhost\n"
+	if in.spec.Net == nil {
+		return text
+	}
+	text += in.spec.Net.Address.Addr().String() + " " + in.spec.Hostname + "\n"
+	for _, e := range in.spec.Net.Hosts {
+		text += e.Address.String() + " " + strings.Join(e.Names, " ") + "\n"
+	}
+	return text
 }
 
 func (in *instance) write(w *World, path, text string, add bool) error {

@@ -27,7 +27,7 @@ func (p *process) start(w *World, script Script) {
 		w: w, p: p, script: script,
 		env:    []map[string]string{spec.Env},
 		dir:    cmp.Or(spec.WorkingDir, "/"),
-		user:   cmp.Or(spec.User, "root"),
+		user:   cmp.Or(spec.User, "0:0"),
 		output: func(text string, _ bool) { p.in.log.append(text) },
 		onEnd:  p.mainEnded,
 	}

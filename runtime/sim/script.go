@@ -24,7 +24,9 @@ import (
 //	cat=PATH           write a file to standard output; without the file, end with code 1
 //	env=NAME           print a variable's value
 //	pwd                print the working directory
-//	user               print the user
+//	user               print the user, "0:0" by default
+//	hostname           print the host name
+//	oom                use memory until the OOM killer comes
 //	stdin              copy standard input to standard output (Exec only; else nothing)
 //	exec-fails         the command cannot be executed: runtime.ErrCommand
 //
@@ -83,7 +85,7 @@ func parseStep(arg string) (step, error) {
 		if !strings.HasPrefix(value, "/") {
 			err = fmt.Errorf("want an absolute path")
 		}
-	case "print", "err", "env", "pwd", "user", "stdin", "exec-fails":
+	case "print", "err", "env", "pwd", "user", "hostname", "oom", "stdin", "exec-fails":
 	default:
 		err = fmt.Errorf("unknown step")
 	}

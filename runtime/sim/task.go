@@ -63,6 +63,12 @@ func (t *task) run() {
 			t.output(t.dir+"\n", false)
 		case "user":
 			t.output(t.user+"\n", false)
+		case "hostname":
+			t.output(t.p.in.spec.Hostname+"\n", false)
+		case "oom":
+			t.p.in.ooms++
+			t.end(128+sigKILL, sigKILL)
+			return
 		case "cat":
 			text, ok := t.p.in.read(t.w, st.path)
 			if !ok {
