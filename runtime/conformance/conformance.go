@@ -64,6 +64,10 @@ type Controls struct {
 	KillMain func(t *testing.T, in runtime.InstanceState, sig int)  // a signal to the command itself
 	Listen   func(t *testing.T) (addr netip.AddrPort, close func()) // a TCP socket of somebody else on 127.0.0.1
 
+	// Occupy gives the machine an interface with a range of its own, from 9 to
+	// 29 bits, outside what Run's networks may use: 10.100.0.0 to 10.249.255.255.
+	Occupy func(t *testing.T) netip.Prefix
+
 	// Break takes a part of a live instance away, by its name in
 	// InstanceState.Missing; Breakable lists the parts it can take.
 	Break     func(t *testing.T, in runtime.Instance, s runtime.InstanceState, part string)

@@ -63,6 +63,22 @@ var files = []test{
 		w.reads(in.ID, "/kept", "yes")
 		w.reads(in.ID, "/more", "too")
 	}},
+	{"a failed takeover loses nothing", func(w *world) {
+		old := w.instance(w.Commands.Forever)
+		w.up(old)
+		w.writes(old.ID, "/kept", "yes")
+		w.stop(old.ID)
+		in := w.instance(w.Commands.Forever)
+		in.Mark = old.Mark
+		in.IDs = old.IDs
+		in.CarryFrom = old.ID
+		in.Mounts = []runtime.Mount{{Kind: "volume", Source: randomHex(12), Path: "/v"}}
+		_, err := w.h.Create(w.ctx, in)
+		w.fails("Create with a volume that does not exist", err, nil)
+		in.Mounts = nil
+		w.up(in)
+		w.reads(in.ID, "/kept", "yes")
+	}},
 	{"nothing to take over is no error", func(w *world) {
 		in := w.instance(w.Commands.Forever)
 		in.CarryFrom = randomHex(12)

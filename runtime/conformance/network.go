@@ -49,28 +49,33 @@ var network = []test{
 		w.must(w.h.RemoveNetwork(w.ctx, n))
 	}},
 	{"a range of the host is taken", func(w *world) {
+		taken := w.Controls.Occupy(w.T)
 		used, err := w.h.PrefixesInUse(w.ctx)
 		w.must(err)
-		i := slices.IndexFunc(used, func(p netip.Prefix) bool { return p.Addr().Is4() && p.Bits() > 0 })
-		if i < 0 {
-			w.Fatalf("the host has no addresses: %v", used)
+		if !slices.Contains(used, taken) {
+			w.Errorf("%s of the host is not among what it uses: %v", taken, used)
 		}
-		gateway := used[i].Masked().Addr().Next()
-		bad := runtime.Network{
-			ID: randomHex(8), Address: "network.bad",
-			CIDR: netip.PrefixFrom(used[i].Addr(), min(used[i].Bits(), 24)).Masked(), Gateway: gateway,
+		for _, bits := range []int{taken.Bits(), taken.Bits() - 1, taken.Bits() + 1} {
+			cidr := netip.PrefixFrom(taken.Addr(), bits).Masked()
+			bad := runtime.Network{ID: randomHex(8), Address: "network.bad", CIDR: cidr, Gateway: cidr.Addr().Next()}
+			w.networks = append(w.networks, bad)
+			w.fails("EnsureNetwork with "+cidr.String(), w.h.EnsureNetwork(w.ctx, bad), runtime.ErrTaken)
+			o, err := w.h.Observe(w.ctx)
+			w.must(err)
+			if s := o.Networks[bad.ID]; s.Exists {
+				w.Errorf("it is there: %+v", s)
+			}
 		}
-		w.networks = append(w.networks, bad)
-		w.fails("EnsureNetwork", w.h.EnsureNetwork(w.ctx, bad), runtime.ErrTaken)
-		o, err := w.h.Observe(w.ctx)
+		if used, err = w.h.PrefixesInUse(w.ctx); err != nil || !slices.Contains(used, taken) {
+			w.Errorf("the host lost %s: %v, %v", taken, used, err)
+		}
+	}},
+	{"its own range is not one of the host's", func(w *world) {
+		n := w.network()
+		used, err := w.h.PrefixesInUse(w.ctx)
 		w.must(err)
-		if s := o.Networks[bad.ID]; s.Exists {
-			w.Errorf("it is there: %+v", s)
-		}
-		after, err := w.h.PrefixesInUse(w.ctx)
-		w.must(err)
-		if !slices.Contains(after, used[i]) {
-			w.Errorf("the host lost %s: %v", used[i], after)
+		if slices.Contains(used, n.CIDR) {
+			w.Errorf("%s is among what the host uses: %v", n.CIDR, used)
 		}
 	}},
 	{"another lineage's range is taken", func(w *world) {

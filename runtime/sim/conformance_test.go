@@ -32,6 +32,11 @@ func TestConformance(t *testing.T) {
 					w.Listen(addr, "tcp")
 					return addr, func() { w.Unlisten(addr, "tcp") }
 				},
+				Occupy: func(*testing.T) netip.Prefix {
+					p := netip.MustParsePrefix("10.50.3.0/24")
+					w.UsePrefix(p)
+					return p
+				},
 				Break: func(_ *testing.T, _ runtime.Instance, s runtime.InstanceState, part string) {
 					w.Break(s.ID, part)
 				},

@@ -17,17 +17,18 @@ const KillBound = 5 * time.Second
 
 // instance is all that bears one instance ID. The world's lock guards it.
 type instance struct {
-	l       *lineage
-	spec    runtime.Instance
-	layer   files // nil: no writable layer
-	tmpfs   map[string]files
-	log     *log
-	outcome *runtime.Outcome // of the last incarnation
-	proc    *process         // nil: released
-	parts   parts
-	ooms    uint64
-	stuck   bool   // its processes do not die
-	unknown string // why Observe cannot see it
+	l        *lineage
+	spec     runtime.Instance
+	layer    files // nil: no writable layer
+	tmpfs    map[string]files
+	log      *log
+	outcome  *runtime.Outcome // of the last incarnation
+	proc     *process         // nil: released
+	parts    parts
+	ooms     uint64
+	carrying string // instance whose files a Create that has not ended moved here
+	stuck    bool   // its processes do not die
+	unknown  string // why Observe cannot see it
 }
 
 // parts are the host objects of one incarnation.
@@ -127,8 +128,8 @@ func (h *Host) create(spec runtime.Instance) (made, hadLayer bool, err error) {
 	in.spec = clone(spec)
 	in.outcome = nil
 	if from := l.instances[spec.CarryFrom]; from != nil && from != in && from.layer != nil && in.layer == nil {
-		in.layer, from.layer = from.layer, nil
-		in.log, from.log = from.log, &log{}
+		in.carrying = spec.CarryFrom
+		in.swapFiles(from)
 	}
 	hadLayer = in.layer != nil
 	if !hadLayer {
@@ -150,9 +151,26 @@ func (h *Host) uncreate(id string, hadLayer bool) {
 	defer h.w.mu.Unlock()
 	in := h.l.instances[id]
 	h.w.release(in)
-	if !hadLayer {
+	if in.giveBack() || !hadLayer {
 		h.l.forget(in)
 	}
+}
+
+// swapFiles exchanges the writable layers and logs of two instances.
+func (in *instance) swapFiles(other *instance) {
+	in.layer, other.layer = other.layer, in.layer
+	in.log, other.log = other.log, in.log
+}
+
+// giveBack returns files that a Create took over but did not get to use.
+func (in *instance) giveBack() bool {
+	from := in.l.instances[in.carrying]
+	in.carrying = ""
+	if from == nil || from.layer != nil {
+		return false
+	}
+	in.swapFiles(from)
+	return true
 }
 
 // boot gives a prepared instance its PID 1.
@@ -160,6 +178,7 @@ func (h *Host) boot(id string) runtime.Process {
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
 	in := h.l.instances[id]
+	in.carrying = ""
 	in.proc = &process{in: in, id: h.w.newProcess(), gone: make(chan struct{}), execs: map[*task]bool{}}
 	return in.proc.id
 }
@@ -192,10 +211,15 @@ func check(spec runtime.Instance) error {
 	}
 	if a := spec.Net; a != nil {
 		switch {
-		case !a.Network.CIDR.Contains(a.Address.Addr()) || a.Address.Bits() != a.Network.CIDR.Bits():
-			return fmt.Errorf("address %s is not of network %s", a.Address, a.Network.CIDR)
+		case !usable(a.Network.CIDR, a.Address.Addr()) || a.Address.Bits() != a.Network.CIDR.Bits():
+			return fmt.Errorf("address %s is no usable one of network %s", a.Address, a.Network.CIDR)
 		case a.Address.Addr() == a.Network.Gateway:
 			return fmt.Errorf("address %s is the gateway's", a.Address)
+		}
+	}
+	for _, f := range spec.Forwards {
+		if f.HostPort == 0 || f.ContainerPort == 0 || !f.HostAddr.Is4() || f.Protocol != "tcp" && f.Protocol != "udp" {
+			return fmt.Errorf("port %q cannot be published: %+v", f.Name, f)
 		}
 	}
 	for _, m := range spec.Mounts {
@@ -496,6 +520,7 @@ func (h *Host) Remove(ctx context.Context, id string) error {
 		h.w.mu.Lock()
 		defer h.w.mu.Unlock()
 		if in != nil {
+			in.giveBack()
 			h.l.forget(in)
 		}
 		return nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"pinfold/runtime"
 )
@@ -24,8 +25,8 @@ func (h *Host) EnsureNetwork(ctx context.Context, n runtime.Network) error {
 		w, l := h.w, h.l
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if n.ID == "" || !n.CIDR.IsValid() || !n.CIDR.Contains(n.Gateway) {
-			return fmt.Errorf("gateway %s is not in range %s", n.Gateway, n.CIDR)
+		if err := checkNetwork(n); err != nil {
+			return err
 		}
 		if w.foreign[foreignKey{"bridge", n.ID}] {
 			return fmt.Errorf("its bridge: %w", runtime.ErrForeign)
@@ -53,6 +54,27 @@ func (h *Host) EnsureNetwork(ctx context.Context, n runtime.Network) error {
 		return nil
 	})
 	return wrapNetwork("make", n, err)
+}
+
+// checkNetwork refuses what no host could make.
+func checkNetwork(n runtime.Network) error {
+	switch {
+	case len(n.ID) != 8 || strings.Trim(n.ID, "0123456789abcdefghijklmnopqrstuvwxyz") != "":
+		return fmt.Errorf("id %q is not 8 lower-case letters and digits", n.ID)
+	case !n.CIDR.IsValid() || !n.CIDR.Addr().Is4() || n.CIDR.Masked() != n.CIDR:
+		return fmt.Errorf("range %s is no IPv4 range", n.CIDR)
+	case n.CIDR.Bits() < 8 || n.CIDR.Bits() > 30:
+		return fmt.Errorf("range %s is not between 8 and 30 bits", n.CIDR)
+	case !usable(n.CIDR, n.Gateway):
+		return fmt.Errorf("gateway %s is no usable address of %s", n.Gateway, n.CIDR)
+	}
+	return nil
+}
+
+// usable tells whether a host of the range can have the address: neither its
+// first nor its last.
+func usable(p netip.Prefix, a netip.Addr) bool {
+	return p.Contains(a) && a != p.Addr() && p.Contains(a.Next())
 }
 
 // RemoveNetwork implements runtime.Host.

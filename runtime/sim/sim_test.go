@@ -278,6 +278,38 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+func TestLayerGoesBackWhenItsNewOwnerIsNotMade(t *testing.T) {
+	const idB = "00000000000b"
+	boom := errors.New("boom")
+	for _, crash := range []bool{false, true} {
+		w := sim.New()
+		h := w.Open("l1")
+		up(t, h, spec(idA, "sim", "write=/f:mine", "await=QUIT"))
+		_, err := h.Stop(ctx, idA, runtime.StopOptions{})
+		must(t, err)
+		heir := spec(idB, "x")
+		heir.CarryFrom = idA
+		want := boom
+		if crash {
+			w.Crash(1, sim.Midway)
+			want = sim.ErrCrashed
+		} else {
+			w.Fail(sim.OpCreate, idB, boom, sim.Midway, 1)
+		}
+		if _, err := h.Create(ctx, heir); !errors.Is(err, want) {
+			t.Fatalf("create: %v", err)
+		}
+		h = w.Open("l1")
+		if a, b := state(t, h, idA), state(t, h, idB); a.Layer == crash || b.Layer != crash {
+			t.Errorf("crash %v: the old one %+v, the new one %+v", crash, a, b)
+		}
+		must(t, h.Remove(ctx, idB))
+		if text, _ := w.LayerFile(idA, "/f"); text != "mine" {
+			t.Errorf("crash %v: the old layer has %q", crash, text)
+		}
+	}
+}
+
 func TestCrashLeavesHalfOfIt(t *testing.T) {
 	for when, want := range map[sim.When]struct{ layer, alive bool }{
 		sim.Before: {false, false},

@@ -4,9 +4,12 @@ import (
 	"context"
 	"fmt"
 	"path"
+	"regexp"
 
 	"pinfold/runtime"
 )
+
+var volumeID = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
 
 // EnsureVolume implements runtime.Host.
 func (h *Host) EnsureVolume(ctx context.Context, v runtime.Volume) error {
@@ -14,8 +17,8 @@ func (h *Host) EnsureVolume(ctx context.Context, v runtime.Volume) error {
 		h.w.mu.Lock()
 		defer h.w.mu.Unlock()
 		switch {
-		case v.ID == "":
-			return fmt.Errorf("it has no id")
+		case !volumeID.MatchString(v.ID):
+			return fmt.Errorf("its id does not match %s", volumeID)
 		case h.w.foreign[foreignKey{"volume", v.ID}]:
 			return runtime.ErrForeign
 		case h.l.volumes[v.ID] == nil:
