@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"strings"
@@ -71,7 +72,7 @@ func (in *instance) hosts() string {
 	if in.spec.Net == nil {
 		return text
 	}
-	text += in.spec.Net.Address.Addr().String() + " " + in.spec.Hostname + "\n"
+	text += in.spec.Net.Address.Addr().String() + " " + cmp.Or(in.spec.Hostname, in.spec.ID) + "\n"
 	for _, e := range in.spec.Net.Hosts {
 		text += e.Address.String() + " " + strings.Join(e.Names, " ") + "\n"
 	}

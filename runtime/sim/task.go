@@ -1,6 +1,9 @@
 package sim
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // task is one simulated command at work: an instance's main process or an Exec.
 // The world's lock guards it.
@@ -64,7 +67,7 @@ func (t *task) run() {
 		case "user":
 			t.output(t.user+"\n", false)
 		case "hostname":
-			t.output(t.p.in.spec.Hostname+"\n", false)
+			t.output(cmp.Or(t.p.in.spec.Hostname, t.p.in.spec.ID)+"\n", false)
 		case "oom":
 			t.p.in.ooms++
 			t.end(128+sigKILL, sigKILL)
