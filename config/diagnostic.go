@@ -8,6 +8,7 @@ type Diagnostic struct {
 	Detail   string `json:"detail,omitempty"` // what would be right
 	Range    *Range `json:"range,omitempty"`
 	Snippet  string `json:"snippet,omitempty"` // the source lines of Range, without line numbers
+	Context  string `json:"context,omitempty"` // header of the block around Range: sandbox "py"
 	Address  string `json:"address,omitempty"` // of the resource concerned, when known
 }
 
@@ -18,7 +19,7 @@ type Range struct {
 	End   Pos    `json:"end"`
 }
 
-// Pos is a position in a file.
+// Pos is a position in a file. Columns count characters as a reader sees them.
 type Pos struct {
 	Line   int `json:"line"`
 	Column int `json:"column"`

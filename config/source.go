@@ -1,5 +1,12 @@
 package config
 
+import (
+	"bytes"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2"
+)
+
 // Source is everything an evaluation depends on, captured: it can be stored in
 // a plan file or sent to the agent, and evaluates to the same thing there. The
 // files that file(), templatefile() and fileset() read are part of it, so an
@@ -9,7 +16,11 @@ type Source struct {
 	Files     map[string][]byte   `json:"files"`           // *.hcl by base name
 	Variables map[string]Value    `json:"variables"`       // what was set from outside, by variable name; precedence already applied
 	Reads     map[string][]byte   `json:"reads,omitempty"` // files read by functions, by path as the function resolved it
-	Globs     map[string][]string `json:"globs,omitempty"` // results of fileset, by its arguments
+	Globs     map[string][]string `json:"globs,omitempty"` // results of fileset and fileexists, by the call
+
+	// parsed is Files' syntax trees, kept by Load so that evaluating again is
+	// cheap; a Source that came from JSON has none and parses each time.
+	parsed []parsedFile
 }
 
 // Value is one input variable's value before its type is applied.
@@ -17,6 +28,41 @@ type Value struct {
 	Text   string `json:"text"`   // the words of -var or the environment, or the expression's source from a file
 	Expr   bool   `json:"expr"`   // Text is an HCL expression (from a file), not a bare word
 	Origin string `json:"origin"` // "-var", "-var-file=x.pfvars", "PINFOLD_VAR_x", "pinfold.pfvars": for error texts
+	// File, Line and Column are where Text begins, when it came from a file.
+	File   string `json:"file,omitempty"`
+	Line   int    `json:"line,omitempty"`
+	Column int    `json:"column,omitempty"`
+}
+
+func (v Value) fromEnvironment() bool { return strings.HasPrefix(v.Origin, environPrefix) }
+
+// file is the name that diagnostics about the value carry.
+func (v Value) file() string {
+	if v.File != "" {
+		return v.File
+	}
+	return v.Origin
+}
+
+func (v Value) start() hcl.Pos { return hcl.Pos{Line: max(v.Line, 1), Column: max(v.Column, 1)} }
+
+// place is the first line of the value in its file; nil for one from the
+// command line or the environment.
+func (v Value) place() *hcl.Range {
+	if v.File == "" {
+		return nil
+	}
+	first, _, _ := strings.Cut(v.Text, "\n")
+	start := v.start()
+	end := start
+	end.Column += len([]rune(first))
+	end.Byte += len(first)
+	return &hcl.Range{Filename: v.File, Start: start, End: end}
+}
+
+// lines is the value's text with its columns as they are in its file.
+func (v Value) lines() []byte {
+	return append(bytes.Repeat([]byte(" "), v.start().Column-1), v.Text...)
 }
 
 // Inputs say where Load takes variable values from, beside pinfold.pfvars and

@@ -1,0 +1,382 @@
+package config
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
+	"github.com/zclconf/go-cty/cty/convert"
+)
+
+// decoder turns one instance's block into its spec.
+type decoder struct {
+	ev        *evaluation
+	n         *node
+	in        *instance
+	unknown   []string
+	sources   map[string]Position
+	needs     []string // found while decoding, beside n.needs
+	lifecycle Lifecycle
+}
+
+func (ev *evaluation) decoder(n *node, in *instance) *decoder {
+	return &decoder{ev: ev, n: n, in: in, sources: map[string]Position{}}
+}
+
+// layer is one place that values come from: the block itself or a policy.
+type layer struct {
+	n      *node
+	scope  *hcl.EvalContext
+	policy string // address of the policy; empty for the block itself
+}
+
+func (d *decoder) own() layer { return layer{n: d.n, scope: d.in.each} }
+
+type presence int
+
+const (
+	absent presence = iota // not written, null, or wrong and reported
+	unknown
+	present
+)
+
+// read evaluates one argument and converts it. It records where the value of
+// path comes from, and whether it is unknown.
+func (d *decoder) read(l layer, body *hclsyntax.Body, name, path string, ty cty.Type) (cty.Value, *hclsyntax.Attribute, presence) {
+	attr := body.Attributes[name]
+	if attr == nil {
+		return cty.NilVal, nil, absent
+	}
+	v, ok := d.ev.value(l.n, attr, l.scope, d.in.address)
+	if !ok || v.IsNull() {
+		return cty.NilVal, attr, absent
+	}
+	v, err := convert.Convert(v, ty)
+	if err != nil {
+		d.wrong(attr, "%s", sentence(err.Error()))
+		return cty.NilVal, attr, absent
+	}
+	d.written(path, l, attr)
+	if !v.IsKnown() {
+		d.unknown = append(d.unknown, path)
+		return v, attr, unknown
+	}
+	return v, attr, present
+}
+
+// written records that a layer sets path, in place of whatever was there.
+func (d *decoder) written(path string, l layer, attr *hclsyntax.Attribute) {
+	if len(d.unknown) > 0 {
+		d.unknown = slices.DeleteFunc(d.unknown, func(p string) bool { return within(p, path) })
+	}
+	position := Position{File: attr.NameRange.Filename, Line: attr.NameRange.Start.Line, Policy: l.policy}
+	d.sources[path] = position
+}
+
+// within reports whether path p is root or a part of it.
+func within(p, root string) bool {
+	return strings.HasPrefix(p, root) && (len(p) == len(root) || p[len(root)] == '.' || p[len(root)] == '[')
+}
+
+func (d *decoder) isUnknown(path string) bool { return slices.Contains(d.unknown, path) }
+
+// wrong reports a value that does not do, at its expression.
+func (d *decoder) wrong(attr *hclsyntax.Attribute, format string, args ...any) {
+	d.ev.fail(d.in.address, attr.Expr.Range().Ptr(), "Invalid value for "+attr.Name, format, args...)
+}
+
+// sentence makes an error's text one.
+func sentence(s string) string {
+	s = capital(s)
+	if strings.HasSuffix(s, ".") || strings.HasSuffix(s, "?") {
+		return s
+	}
+	return s + "."
+}
+
+// kind is how values of one meaning are read: the type they are converted to,
+// and the check that follows.
+type kind[T any] struct {
+	ty  cty.Type
+	get func(cty.Value) (T, error)
+}
+
+// set decodes an argument into dst when it is written; an unknown one sets the
+// zero value.
+func set[T any](d *decoder, l layer, body *hclsyntax.Body, name, path string, k kind[T], dst *T) presence {
+	v, attr, p := d.read(l, body, name, path, k.ty)
+	switch p {
+	case unknown:
+		var zero T
+		*dst = zero
+	case present:
+		out, err := k.get(v)
+		if err != nil {
+			d.wrong(attr, "%s", sentence(err.Error()))
+			return absent
+		}
+		*dst = out
+	}
+	return p
+}
+
+// require is set for an argument that null does not leave out.
+func require[T any](d *decoder, l layer, body *hclsyntax.Body, name, path string, k kind[T], dst *T) presence {
+	p := set(d, l, body, name, path, k, dst)
+	if attr := body.Attributes[name]; p == absent && attr != nil {
+		if v, ok := d.ev.value(l.n, attr, l.scope, d.in.address); ok && v.IsNull() {
+			d.ev.fail(d.in.address, attr.Expr.Range().Ptr(), "Missing argument", "%s is required, and its value is null.", name)
+		}
+	}
+	return p
+}
+
+// setTexts decodes a list of strings; unknown elements are left empty.
+func setTexts(d *decoder, l layer, body *hclsyntax.Body, name, path string, dst *[]string) presence {
+	v, attr, p := d.read(l, body, name, path, cty.List(cty.String))
+	switch p {
+	case unknown:
+		*dst = nil
+	case present:
+		out := make([]string, 0, v.LengthInt())
+		for it := v.ElementIterator(); it.Next(); {
+			i, element := it.Element()
+			switch {
+			case element.IsNull():
+				d.wrong(attr, "Element %d is null.", len(out))
+				return absent
+			case !element.IsKnown():
+				at, _ := i.AsBigFloat().Int64()
+				d.unknown = append(d.unknown, path+Address{Key: int(at)}.String()[1:])
+				out = append(out, "")
+			default:
+				out = append(out, element.AsString())
+			}
+		}
+		*dst = out
+	}
+	return p
+}
+
+// setPairs decodes a map of strings. A null value leaves its key out; an
+// unknown one is left empty.
+func setPairs(d *decoder, l layer, body *hclsyntax.Body, name, path string, check func(key, value string) error, dst *map[string]string) {
+	v, attr, p := d.read(l, body, name, path, cty.Map(cty.String))
+	switch p {
+	case unknown:
+		*dst = nil
+	case present:
+		out := make(map[string]string, v.LengthInt())
+		for it := v.ElementIterator(); it.Next(); {
+			k, element := it.Element()
+			key, value := k.AsString(), ""
+			if element.IsNull() {
+				continue
+			}
+			if element.IsKnown() {
+				value = element.AsString()
+			} else {
+				d.unknown = append(d.unknown, step(path, key))
+			}
+			if err := check(key, value); err != nil {
+				d.wrong(attr, "%s", sentence(err.Error()))
+				continue
+			}
+			out[key] = value
+		}
+		if len(out) == 0 {
+			out = nil
+		}
+		*dst = out
+	}
+}
+
+// refer decodes an argument that names another block, such as image.base. ok is
+// false when there is none or it is wrong and reported.
+func (d *decoder) refer(l layer, body *hclsyntax.Body, name, path, kind string) (address string, ok bool) {
+	attr := body.Attributes[name]
+	if attr == nil {
+		return "", false
+	}
+	v, ok := d.ev.value(l.n, attr, l.scope, d.in.address)
+	if !ok || v.IsNull() {
+		return "", false
+	}
+	address, ok = d.target(attr.Name, attr.Expr.Range(), v, kind)
+	if ok {
+		d.written(path, l, attr)
+		if kind != "policy" {
+			d.needs = append(d.needs, address)
+		}
+	}
+	return address, ok
+}
+
+// target is the address behind a value that should be a block of a kind.
+func (d *decoder) target(name string, rng hcl.Range, v cty.Value, kind string) (string, bool) {
+	fail := func(format string, args ...any) (string, bool) {
+		d.ev.fail(d.in.address, &rng, "Invalid value for "+name, format, args...)
+		return "", false
+	}
+	example := kind + ".NAME"
+	if names := d.ev.m.names(kind); len(names) > 0 {
+		slices.Sort(names)
+		example = kind + "." + names[0]
+	}
+	ty := v.Type()
+	switch {
+	case v.IsNull():
+		return fail("A reference such as %s is needed, not null.", example)
+	case ty == cty.String && v.IsKnown():
+		given := v.AsString()
+		if best := closest(strings.TrimPrefix(given, kind+"."), d.ev.m.names(kind)); best != "" {
+			example = kind + "." + best
+		}
+		return fail("A reference to %s block is needed, not a string: write %s without quotes.", article(kind), example)
+	case !v.IsKnown():
+		if d.n.tainted {
+			return "", false
+		}
+		return fail("Which %s is meant must be known before anything is made; this value is known only after apply.", kind)
+	case ty.IsObjectType() && ty.HasAttribute("id") && ty.AttributeType("id") == cty.String:
+		id := v.GetAttr("id")
+		if !id.IsKnown() || id.IsNull() {
+			return fail("A reference such as %s is needed.", example)
+		}
+		address := id.AsString()
+		if kind == "policy" && d.ev.m.lookup("policy", strings.TrimPrefix(address, "policy.")) != nil || d.ev.known[address] == kind {
+			return address, true
+		}
+		if other := d.ev.known[address]; other != "" {
+			return fail("%s is %s, and %s is needed here, such as %s.", address, article(other), article(kind), example)
+		}
+		if strings.HasPrefix(address, "policy.") {
+			return fail("%s is a policy, and %s is needed here, such as %s.", address, article(kind), example)
+		}
+	case ty.IsMapType() || ty.IsListType():
+		if element := ty.ElementType(); element.IsObjectType() && element.HasAttribute("id") {
+			return fail("The block has several instances. Name one, as in %s[each.key].", example)
+		}
+	}
+	return fail("A reference to %s block is needed, such as %s, not %s.", article(kind), example, ty.FriendlyName())
+}
+
+// readLifecycle decodes the lifecycle block.
+func (d *decoder) readLifecycle() {
+	b := blockOf(d.n.block.Body, "lifecycle")
+	if b == nil {
+		return
+	}
+	l := d.own()
+	mustBool := func(name string, dst *bool) {
+		if set(d, l, b.Body, name, "lifecycle."+name, asBool, dst) == unknown && !d.n.tainted {
+			d.ev.fail(d.in.address, b.Body.Attributes[name].Expr.Range().Ptr(), "Invalid value for "+name, "It must be known before anything is made.")
+		}
+	}
+	mustBool("prevent_destroy", &d.lifecycle.PreventDestroy)
+	var createFirst bool
+	mustBool("create_before_destroy", &createFirst)
+	if createFirst {
+		d.ev.later(d.in.address, b.Body.Attributes["create_before_destroy"].NameRange.Ptr(), "create_before_destroy", "A replacement is made after the old one is gone.")
+	}
+	if attr := b.Body.Attributes["ignore_changes"]; attr != nil {
+		d.ignoreChanges(l, attr)
+	}
+}
+
+func (d *decoder) ignoreChanges(l layer, attr *hclsyntax.Attribute) {
+	var names []string
+	for _, name := range schemaOf(d.n.kind).names() {
+		if name != "for_each" && name != "count" && name != "depends_on" && name != "lifecycle" && name != "policies" && schemaOf(d.n.kind).usable(name) {
+			names = append(names, name)
+		}
+	}
+	d.written("lifecycle.ignore_changes", l, attr)
+	if hcl.ExprAsKeyword(attr.Expr) == "all" {
+		d.lifecycle.IgnoreChanges = names
+		return
+	}
+	list, diags := hcl.ExprList(attr.Expr)
+	if diags.HasErrors() {
+		d.wrong(attr, "Write a list of arguments or blocks, such as ignore_changes = [labels], or all.")
+		return
+	}
+	var chosen []string
+	for _, item := range list {
+		t, diags := hcl.AbsTraversalForExpr(item)
+		switch {
+		case diags.HasErrors():
+			d.ev.fail(d.in.address, item.Range().Ptr(), "Invalid value for ignore_changes", "Write names without quotes, such as ignore_changes = [labels].")
+		case !slices.Contains(names, t.RootName()):
+			d.ev.fail(d.in.address, item.Range().Ptr(), "Invalid value for ignore_changes", "%s has no argument or block %q%s",
+				capital(article(d.n.kind)), t.RootName(), ended(didYouMean(t.RootName(), names)))
+		case len(t) > 1:
+			d.ev.later(d.in.address, item.Range().Ptr(), "a part of an argument in ignore_changes", "Write "+t.RootName()+", which ignores changes of all of it.")
+		default:
+			chosen = append(chosen, t.RootName())
+		}
+	}
+	slices.Sort(chosen)
+	d.lifecycle.IgnoreChanges = slices.Compact(chosen)
+}
+
+// usable reports whether the schema's argument or block is enforced.
+func (s *schema) usable(name string) bool {
+	if a, ok := s.attrs[name]; ok {
+		return a.later == ""
+	}
+	return s.blocks[name].later == ""
+}
+
+// finish makes the resource of a decoded spec.
+func finish[T any](d *decoder, spec T) Resource[T] {
+	slices.Sort(d.unknown)
+	return Resource[T]{
+		Address:   d.in.address,
+		Spec:      spec,
+		Unknown:   slices.Compact(d.unknown),
+		DependsOn: d.dependsOn(),
+		Lifecycle: d.lifecycle,
+		Source:    Position{File: d.n.rng.Filename, Line: d.n.rng.Start.Line},
+		Sources:   d.sources,
+	}
+}
+
+// dependsOn is what the whole block needs and what this instance's computed
+// keys name. Instances without such keys share one slice.
+func (d *decoder) dependsOn() []string {
+	more := d.needs
+	for _, x := range d.n.exprs {
+		if !x.perInstance {
+			continue
+		}
+		for _, r := range x.refs {
+			if r.index != nil && r.target.isResource() {
+				more = append(more, r.addresses(d.in.each)...)
+			}
+		}
+	}
+	missing := slices.DeleteFunc(more, func(a string) bool {
+		_, found := slices.BinarySearch(d.n.needs, a)
+		return found
+	})
+	if len(missing) == 0 {
+		return d.n.needs
+	}
+	out := slices.Concat(d.n.needs, missing)
+	slices.SortFunc(out, cmp.Compare[string])
+	return slices.Compact(out)
+}
+
+// blockOf is the one block of a type, or nil.
+func blockOf(body *hclsyntax.Body, kind string) *hclsyntax.Block {
+	for _, b := range body.Blocks {
+		if b.Type == kind {
+			return b
+		}
+	}
+	return nil
+}

@@ -1,0 +1,78 @@
+package config
+
+import (
+	"github.com/zclconf/go-cty/cty"
+)
+
+// portType is one element of sandbox.NAME.ports.
+var portType = cty.Object(map[string]cty.Type{
+	"address": cty.String, "container": cty.Number, "host": cty.Number, "protocol": cty.String,
+})
+
+// exportType is the type of one instance's value in references.
+func (ev *evaluation) exportType(n *node) cty.Type {
+	attrs := map[string]cty.Type{}
+	for _, name := range resourceKinds[n.kind] {
+		attrs[name] = cty.String
+	}
+	if n.kind == "sandbox" {
+		attrs["ports"] = portsType(n.portNames())
+	}
+	return cty.Object(attrs)
+}
+
+func portsType(names []string) cty.Type {
+	ports := map[string]cty.Type{}
+	for _, name := range names {
+		ports[name] = portType
+	}
+	return cty.Object(ports)
+}
+
+// soon is a value that will be there after apply, and not be null.
+func soon(ty cty.Type) cty.Value { return cty.UnknownVal(ty).RefineNotNull() }
+
+// textOrSoon is s, or unknown when it is empty.
+func textOrSoon(s string) cty.Value {
+	if s == "" {
+		return soon(cty.String)
+	}
+	return cty.StringVal(s)
+}
+
+// sandboxExports is what others read of a sandbox: what its block already says,
+// else what is known of the one that exists.
+func (d *decoder) sandboxExports(spec *Sandbox, attached bool) cty.Value {
+	made, exists := d.ev.exports[d.in.address]
+	address := textOrSoon(made.Address)
+	if !attached || exists && made.Address == "" {
+		address = cty.NullVal(cty.String)
+	}
+	ports := map[string]cty.Value{}
+	for _, name := range d.n.portNames() {
+		p, was := spec.Ports[name], made.Ports[name]
+		host := p.Host
+		if host == 0 && !d.isUnknown(step("port", name)+".host") {
+			host = was.Host
+		}
+		ports[name] = cty.ObjectVal(map[string]cty.Value{
+			"address":   textOrSoon(p.Address),
+			"protocol":  textOrSoon(p.Protocol),
+			"container": numberOrSoon(p.Container),
+			"host":      numberOrSoon(host),
+		})
+	}
+	return cty.ObjectVal(map[string]cty.Value{
+		"id":          cty.StringVal(d.in.address),
+		"address":     address,
+		"instance_id": textOrSoon(made.InstanceID),
+		"ports":       cty.ObjectVal(ports),
+	})
+}
+
+func numberOrSoon(n int) cty.Value {
+	if n == 0 {
+		return soon(cty.Number)
+	}
+	return cty.NumberIntVal(int64(n))
+}

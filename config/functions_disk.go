@@ -1,0 +1,188 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
+	"github.com/zclconf/go-cty/cty/function"
+)
+
+// functions are all that expressions may call, reading files through d.
+func functions(d *disk) map[string]function.Function {
+	out := maps.Clone(pureFunctions)
+	for name := range refused {
+		out[name] = refusedFunc // reported before evaluation; here so that HCL does not report it again
+	}
+	out["abspath"] = textFunc([]string{"path"}, func(a []string) (string, error) {
+		_, full := d.clean(a[0])
+		return filepath.Clean(full), nil
+	})
+	out["file"] = d.function(func(content []byte) (string, error) {
+		if !utf8.Valid(content) {
+			return "", errors.New("the file is not text in UTF-8; use filebase64")
+		}
+		return string(content), nil
+	})
+	out["filebase64"] = d.function(func(b []byte) (string, error) { return base64Text(b), nil })
+	for name, f := range map[string]func([]byte) string{
+		"filemd5":          func(b []byte) string { return hexText(md5Sum(b)) },
+		"filesha1":         func(b []byte) string { return hexText(sha1Sum(b)) },
+		"filesha256":       func(b []byte) string { return hexText(sha256Sum(b)) },
+		"filesha512":       func(b []byte) string { return hexText(sha512Sum(b)) },
+		"filebase64sha256": func(b []byte) string { return base64Text(sha256Sum(b)) },
+		"filebase64sha512": func(b []byte) string { return base64Text(sha512Sum(b)) },
+	} {
+		out[name] = d.function(func(b []byte) (string, error) { return f(b), nil })
+	}
+	out["fileexists"] = function.New(&function.Spec{
+		Params: []function.Parameter{fileParameter("path")},
+		Type:   function.StaticReturnType(cty.Bool),
+		Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
+			if err := mustKnow(args...); err != nil {
+				return cty.NilVal, err
+			}
+			found, err := d.exists(args[0].AsString())
+			return cty.BoolVal(found), err
+		},
+	})
+	out["fileset"] = function.New(&function.Spec{
+		Params: []function.Parameter{fileParameter("path"), fileParameter("pattern")},
+		Type:   function.StaticReturnType(cty.Set(cty.String)),
+		Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
+			if err := mustKnow(args...); err != nil {
+				return cty.NilVal, err
+			}
+			found, err := d.glob(args[0].AsString(), args[1].AsString())
+			if err != nil {
+				return cty.NilVal, err
+			}
+			if len(found) == 0 {
+				return cty.SetValEmpty(cty.String), nil
+			}
+			values := make([]cty.Value, len(found))
+			for i, f := range found {
+				values[i] = cty.StringVal(f)
+			}
+			return cty.SetVal(values), nil
+		},
+	})
+	inner := maps.Clone(out) // a template cannot read templates: that could go on for ever
+	out["templatefile"] = d.template(inner)
+	return out
+}
+
+// fileParameter lets a function see an unknown path, to refuse it in words.
+func fileParameter(name string) function.Parameter {
+	return function.Parameter{Name: name, Type: cty.String, AllowUnknown: true}
+}
+
+// mustKnow refuses file names that exist only after apply: all files are read
+// when the configuration is loaded.
+func mustKnow(args ...cty.Value) error {
+	for _, a := range args {
+		if !a.IsKnown() {
+			return errors.New("the name of the file depends on something known only after apply; files are read when the configuration is loaded, so their names must be known by then")
+		}
+	}
+	return nil
+}
+
+var refusedFunc = function.New(&function.Spec{
+	VarParam: &function.Parameter{Name: "args", Type: cty.DynamicPseudoType, AllowNull: true, AllowUnknown: true, AllowDynamicType: true},
+	Type:     function.StaticReturnType(cty.DynamicPseudoType),
+	Impl: func([]cty.Value, cty.Type) (cty.Value, error) {
+		return cty.NilVal, errors.New("a plan must be repeatable")
+	},
+})
+
+// function is a function of one file's content.
+func (d *disk) function(f func([]byte) (string, error)) function.Function {
+	return function.New(&function.Spec{
+		Params: []function.Parameter{fileParameter("path")},
+		Type:   function.StaticReturnType(cty.String),
+		Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
+			if err := mustKnow(args...); err != nil {
+				return cty.NilVal, err
+			}
+			content, err := d.read(args[0].AsString())
+			if err != nil {
+				return cty.NilVal, err
+			}
+			out, err := f(content)
+			return cty.StringVal(out), err
+		},
+	})
+}
+
+// template is templatefile: a file as an HCL template over the given values.
+func (d *disk) template(inner map[string]function.Function) function.Function {
+	parsed := map[string]hclsyntax.Expression{}
+	parse := func(path string) (hclsyntax.Expression, error) {
+		key, _ := d.clean(path)
+		if expr, done := parsed[key]; done {
+			return expr, nil
+		}
+		content, err := d.read(path)
+		if err != nil {
+			return nil, err
+		}
+		if !utf8.Valid(content) {
+			return nil, fmt.Errorf("template %s is not text in UTF-8", key)
+		}
+		expr, diags := hclsyntax.ParseTemplate(content, key, hcl.InitialPos)
+		if diags.HasErrors() {
+			return nil, diags
+		}
+		parsed[key] = expr
+		return expr, nil
+	}
+	render := func(args []cty.Value) (cty.Value, error) {
+		if err := mustKnow(args[0]); err != nil {
+			return cty.NilVal, err
+		}
+		expr, err := parse(args[0].AsString())
+		if err != nil {
+			return cty.NilVal, err
+		}
+		vars := args[1]
+		if ty := vars.Type(); !ty.IsObjectType() && !ty.IsMapType() {
+			return cty.NilVal, function.NewArgErrorf(1, "an object with the template's variables is needed")
+		}
+		if !vars.IsKnown() {
+			return cty.DynamicVal, nil
+		}
+		scope := &hcl.EvalContext{Variables: map[string]cty.Value{}, Functions: inner}
+		for it := vars.ElementIterator(); it.Next(); {
+			key, v := it.Element()
+			scope.Variables[key.AsString()] = v
+		}
+		for _, t := range expr.Variables() {
+			if _, given := scope.Variables[t.RootName()]; !given {
+				rng := t.SourceRange()
+				return cty.NilVal, function.NewArgErrorf(1, "%s line %d uses %s, which is not among the given values%s",
+					rng.Filename, rng.Start.Line, t.RootName(), didYouMean(t.RootName(), slices.Collect(maps.Keys(scope.Variables))))
+			}
+		}
+		out, diags := expr.Value(scope)
+		if diags.HasErrors() {
+			return cty.NilVal, diags
+		}
+		return out, nil
+	}
+	return function.New(&function.Spec{
+		Params: []function.Parameter{
+			fileParameter("path"),
+			{Name: "vars", Type: cty.DynamicPseudoType, AllowUnknown: true},
+		},
+		// A template of one ${…} alone has that value's type, so it is not fixed.
+		Type: function.StaticReturnType(cty.DynamicPseudoType),
+		Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) { return render(args) },
+	})
+}

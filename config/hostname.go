@@ -1,0 +1,71 @@
+package config
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+)
+
+// maxHostname is the kernel's limit (HOST_NAME_MAX), in bytes.
+const maxHostname = 64
+
+// DefaultHostname is the host name of a sandbox that declares none, from its
+// address: KEY.NAME, or NAME without a key, each part cut down to lower-case
+// letters, digits and hyphens. Names too long for the kernel are shortened and
+// end in a hash of the address. A text that is no address gives a name too, so
+// that it can be used on whatever a record holds.
+func DefaultHostname(address string) string {
+	a, err := ParseAddress(address)
+	if err != nil {
+		a = Address{Name: address}
+	}
+	name := hostLabel(a.Name)
+	if a.Key != nil {
+		name = hostLabel(fmt.Sprint(a.Key)) + "." + name
+	}
+	if len(name) <= maxHostname {
+		return name
+	}
+	sum := sha256.Sum256([]byte(address))
+	suffix := "-" + hex.EncodeToString(sum[:4])
+	return strings.TrimRight(name[:maxHostname-len(suffix)], "-.") + suffix
+}
+
+// hostLabel makes one label of a host name out of any text; at most 63 bytes.
+func hostLabel(s string) string {
+	var out strings.Builder
+	for _, r := range strings.ToLower(s) {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+			out.WriteRune(r)
+		} else {
+			out.WriteByte('-')
+		}
+	}
+	label := strings.Trim(out.String(), "-")
+	if label == "" {
+		return "x"
+	}
+	if len(label) > 63 {
+		sum := sha256.Sum256([]byte(s))
+		label = strings.TrimRight(label[:54], "-") + "-" + hex.EncodeToString(sum[:4])
+	}
+	return label
+}
+
+// checkHostname accepts what RFC 1123 and the kernel do.
+func checkHostname(name string) error {
+	if name == "" || len(name) > maxHostname {
+		return fmt.Errorf("a host name has 1 to %d characters, %q has %d", maxHostname, name, len(name))
+	}
+	for label := range strings.SplitSeq(name, ".") {
+		valid := label != "" && len(label) <= 63 && label[0] != '-' && label[len(label)-1] != '-'
+		for _, r := range label {
+			valid = valid && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-')
+		}
+		if !valid {
+			return fmt.Errorf("%q is not a host name: use letters, digits and hyphens, in parts of at most 63 separated by dots", name)
+		}
+	}
+	return nil
+}

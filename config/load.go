@@ -1,0 +1,238 @@
+package config
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+)
+
+const (
+	environPrefix = "PINFOLD_VAR_"
+	valuesFile    = "pinfold.pfvars"
+	valuesSuffix  = ".auto.pfvars"
+)
+
+// Load reads the configuration in dir: every *.hcl file, the variable values
+// from all places, and every file that a function of the configuration reads.
+// Later places win: environment, pinfold.pfvars, *.auto.pfvars in the order of
+// their names, then -var and -var-file as given.
+//
+// What cannot be read or parsed is reported, all of it; the Source is then nil.
+// What the files mean is Evaluate's to check.
+func Load(dir string, in Inputs) (*Source, Diagnostics) {
+	k := newSink()
+	root, err := filepath.Abs(dir)
+	if err == nil {
+		root, err = filepath.EvalSymlinks(root)
+	}
+	if err != nil {
+		k.fail("", nil, "Cannot read the configuration", "Directory %s cannot be opened: %s.", dir, reason(err))
+		return nil, k.sorted()
+	}
+	names, err := fileNames(root)
+	if err != nil {
+		k.fail("", nil, "Cannot read the configuration", "Directory %s cannot be read: %s.", dir, reason(err))
+		return nil, k.sorted()
+	}
+	s := &Source{Dir: root, Files: map[string][]byte{}, Variables: map[string]Value{}, Reads: map[string][]byte{}, Globs: map[string][]string{}}
+	var values []string
+	for _, name := range names {
+		switch {
+		case strings.HasSuffix(name, ".hcl"):
+			src, err := os.ReadFile(filepath.Join(root, name))
+			if err != nil {
+				k.fail("", nil, "Cannot read the configuration", "File %s cannot be read: %s.", filepath.Join(dir, name), reason(err))
+				continue
+			}
+			s.Files[name] = src
+		case name == valuesFile || strings.HasSuffix(name, valuesSuffix):
+			values = append(values, name)
+		}
+	}
+	if len(s.Files) == 0 && !k.failed() {
+		k.fail("", nil, "No configuration", "There are no *.hcl files in %s; run pinfold init there for a starter, or point -chdir at the right directory.", dir)
+		return nil, k.sorted()
+	}
+	s.parsed = parseFiles(k, s.Files)
+	s.loadValues(k, values, in)
+	if k.failed() {
+		return nil, k.sorted()
+	}
+	s.capture(k)
+	if k.failed() {
+		return nil, k.sorted()
+	}
+	return s, k.sorted()
+}
+
+// fileNames are the directory's regular files, sorted; hidden ones and
+// editors' backups are left out.
+func fileNames(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, e := range entries {
+		name := e.Name()
+		if strings.HasPrefix(name, ".") || strings.HasSuffix(name, "~") || strings.HasPrefix(name, "#") {
+			continue
+		}
+		if info, err := os.Stat(filepath.Join(dir, name)); err == nil && !info.Mode().IsRegular() {
+			continue
+		}
+		out = append(out, name)
+	}
+	return out, nil
+}
+
+func (s *Source) loadValues(k *sink, files []string, in Inputs) {
+	for _, pair := range in.Environ {
+		if name, value, ok := strings.Cut(pair, "="); ok && strings.HasPrefix(name, environPrefix) {
+			s.Variables[strings.TrimPrefix(name, environPrefix)] = Value{Text: value, Origin: name}
+		}
+	}
+	// pinfold.pfvars first, whatever the others are called.
+	slices.SortStableFunc(files, func(a, b string) int {
+		switch {
+		case a == valuesFile:
+			return -1
+		case b == valuesFile:
+			return 1
+		}
+		return strings.Compare(a, b)
+	})
+	for _, name := range files {
+		s.loadValuesFile(k, filepath.Join(s.Dir, name), name, name)
+	}
+	order := in.Order
+	if order == nil {
+		for i := range in.VarFiles {
+			order = append(order, "file:"+strconv.Itoa(i))
+		}
+		for i := range in.Vars {
+			order = append(order, "var:"+strconv.Itoa(i))
+		}
+	}
+	for _, entry := range order {
+		kind, number, _ := strings.Cut(entry, ":")
+		i, err := strconv.Atoi(number)
+		switch {
+		case err == nil && kind == "file" && i >= 0 && i < len(in.VarFiles):
+			s.loadValuesFile(k, in.VarFiles[i], in.VarFiles[i], "-var-file="+in.VarFiles[i])
+		case err == nil && kind == "var" && i >= 0 && i < len(in.Vars):
+			name, value, ok := strings.Cut(in.Vars[i], "=")
+			if name = strings.TrimSpace(name); !ok || !hclsyntax.ValidIdentifier(name) {
+				k.fail("", nil, "Invalid -var", "-var %s is not NAME=VALUE, such as -var 'region=eu'.", strconv.Quote(in.Vars[i]))
+				continue
+			}
+			s.Variables[name] = Value{Text: value, Origin: "-var"}
+		default:
+			k.fail("", nil, "Invalid order of variables", "Entry %q of the order of -var and -var-file names nothing that was given.", entry)
+		}
+	}
+}
+
+func (s *Source) loadValuesFile(k *sink, path, name, origin string) {
+	src, err := os.ReadFile(path)
+	if err != nil {
+		k.fail("", nil, "Cannot read variable values", "File %s cannot be read: %s.", path, reason(err))
+		return
+	}
+	parsed, diags := hclsyntax.ParseConfig(src, name, hcl.InitialPos)
+	k.source(name, src, nil)
+	k.addAll("", diags)
+	if diags.HasErrors() {
+		return
+	}
+	body := parsed.Body.(*hclsyntax.Body)
+	for _, b := range body.Blocks {
+		k.fail("", b.TypeRange.Ptr(), "Block in a file of values", "A file of variable values holds NAME = VALUE lines only. Blocks belong into *.hcl files.")
+	}
+	for _, attr := range body.Attributes {
+		// The expression's own range leaves out parentheses around it.
+		from := attr.EqualsRange.End
+		rest := src[from.Byte:attr.SrcRange.End.Byte]
+		trimmed := strings.TrimLeft(string(rest), " \t")
+		s.Variables[attr.Name] = Value{
+			Text: trimmed, Expr: true, Origin: origin,
+			File: name, Line: from.Line, Column: from.Column + len(rest) - len(trimmed),
+		}
+	}
+}
+
+// capture evaluates once with the disk at hand, if any function in the files
+// reads it, and keeps what is read. Errors of meaning are left to Evaluate.
+func (s *Source) capture(k *sink) {
+	reads := false
+	for _, f := range s.parsed {
+		_ = hclsyntax.VisitAll(f.body, func(part hclsyntax.Node) hcl.Diagnostics {
+			if call, ok := part.(*hclsyntax.FunctionCallExpr); ok && diskFunctions[call.Name] {
+				reads = true
+			}
+			return nil
+		})
+	}
+	if !reads {
+		return
+	}
+	d := &disk{source: s, live: true}
+	newEvaluation(s, DefaultSettings(), nil, d).run()
+	for _, err := range d.problems {
+		k.fail("", nil, "Cannot read a file of the configuration", "%s.", capital(err.Error()))
+	}
+}
+
+// Digest is a SHA-256 in hex over everything the evaluation depends on: the
+// files, what the functions read, and the variables' values. Where the
+// directory lies and where a value came from do not count.
+func (s *Source) Digest() string {
+	type value struct {
+		Text string
+		Expr bool
+	}
+	values := make(map[string]value, len(s.Variables))
+	for name, v := range s.Variables {
+		values[name] = value{v.Text, v.Expr}
+	}
+	// JSON sorts the keys of maps, so the same content gives the same bytes.
+	content, err := json.Marshal([]any{s.Files, values, nonNil(s.Reads), nonNil(s.Globs)})
+	if err != nil {
+		panic("config: plain maps do not marshal: " + err.Error())
+	}
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:])
+}
+
+// nonNil makes an absent and an empty map the same.
+func nonNil[V any](m map[string]V) map[string]V {
+	if m == nil {
+		return map[string]V{}
+	}
+	return m
+}
+
+// reason is an error without the operation and path that the text around it names.
+func reason(err error) string {
+	var path *fs.PathError
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "it does not exist"
+	case errors.Is(err, fs.ErrPermission):
+		return "permission denied"
+	case errors.As(err, &path):
+		return path.Err.Error()
+	}
+	return fmt.Sprint(err)
+}

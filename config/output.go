@@ -1,0 +1,55 @@
+package config
+
+import (
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
+	"github.com/zclconf/go-cty/cty/convert"
+	ctyjson "github.com/zclconf/go-cty/cty/json"
+)
+
+// output evaluates an output block.
+func (ev *evaluation) output(n *node) {
+	out := Output{Name: n.name}
+	if attr := n.attr("description"); attr != nil {
+		out.Description = ev.plainText(n, attr)
+	}
+	attr := n.attr("value")
+	if attr == nil {
+		return // reported with the schema
+	}
+	v, ok := ev.value(n, attr, n.scope, "")
+	if !ok {
+		return
+	}
+	if !v.IsWhollyKnown() {
+		out.Unknown = true
+		ev.out.Outputs = append(ev.out.Outputs, out)
+		return
+	}
+	ty, err := ctyjson.MarshalType(v.Type())
+	if err == nil {
+		out.Type = ty
+		out.Value, err = ctyjson.Marshal(v, v.Type())
+	}
+	if err != nil {
+		ev.fail("", attr.Expr.Range().Ptr(), "Invalid value for value", "It cannot be kept: %s.", err)
+		return
+	}
+	ev.out.Outputs = append(ev.out.Outputs, out)
+}
+
+// plainText is an argument that must be a known string.
+func (ev *evaluation) plainText(n *node, attr *hclsyntax.Attribute) string {
+	v, ok := ev.value(n, attr, n.scope, "")
+	if !ok || v.IsNull() {
+		return ""
+	}
+	text, err := convert.Convert(v, cty.String)
+	if err != nil || !text.IsKnown() {
+		if !n.tainted {
+			ev.fail("", attr.Expr.Range().Ptr(), "Invalid value for "+attr.Name, "A string is needed that is known before apply.")
+		}
+		return ""
+	}
+	return text.AsString()
+}

@@ -1,0 +1,131 @@
+package config
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/mitchellh/go-wordwrap"
+)
+
+// Fprint writes diagnostics for people: a box each, with severity and summary,
+// the place, the source lines with what is meant underlined, and the detail
+// wrapped at width columns (0: not wrapped). The error is that of the writer.
+func Fprint(w io.Writer, d Diagnostics, color bool, width int) error {
+	for _, one := range d {
+		if _, err := io.WriteString(w, box(one, color, width)); err != nil {
+			return fmt.Errorf("cannot print diagnostics: %w", err)
+		}
+	}
+	return nil
+}
+
+const (
+	styleReset = "\x1b[0m"
+	styleBold  = "\x1b[1m"
+	styleRed   = "\x1b[31m"
+	styleAmber = "\x1b[33m"
+)
+
+func box(d Diagnostic, color bool, width int) string {
+	paint := func(style, s string) string {
+		if !color || s == "" {
+			return s
+		}
+		return style + s + styleReset
+	}
+	label, tone := "Error: ", styleRed
+	if d.Severity == "warning" {
+		label, tone = "Warning: ", styleAmber
+	}
+	bar := paint(tone, "│")
+	var out strings.Builder
+	line := func(s string) {
+		out.WriteString(strings.TrimRight(bar+" "+s, " ") + "\n")
+	}
+	out.WriteString(paint(tone, "╷") + "\n")
+	line(paint(tone, paint(styleBold, label)) + paint(styleBold, printable(d.Summary)))
+	if d.Range != nil {
+		line("")
+		where := fmt.Sprintf("  on %s line %d", printable(d.Range.File), d.Range.Start.Line)
+		if d.Context != "" {
+			where += ", in " + printable(d.Context)
+		}
+		line(where + ":")
+		for _, s := range quoted(d.Range, d.Snippet, func(s string) string { return paint(tone, s) }) {
+			line(s)
+		}
+	}
+	if d.Address != "" && strings.Contains(d.Address, "[") {
+		line("")
+		line("  for " + printable(d.Address))
+	}
+	if d.Detail != "" {
+		line("")
+		for _, s := range strings.Split(wrap(printable(d.Detail), width-2), "\n") {
+			line(s)
+		}
+	}
+	out.WriteString(paint(tone, "╵") + "\n")
+	return out.String()
+}
+
+// quoted is the source with line numbers and the range underlined.
+func quoted(r *Range, snippet string, paint func(string) string) []string {
+	if snippet == "" {
+		return nil
+	}
+	lines := strings.Split(snippet, "\n")
+	digits := len(fmt.Sprint(r.Start.Line + len(lines) - 1))
+	var out []string
+	for i, source := range lines {
+		number := r.Start.Line + i
+		source = strings.ReplaceAll(printable(source), "\t", "    ")
+		out = append(out, fmt.Sprintf("  %*d: %s", digits, number, source))
+		length := utf8.RuneCountInString(lines[i])
+		from, to := 0, length
+		if number == r.Start.Line {
+			from = min(r.Start.Column-1, length)
+		} else {
+			from = length - utf8.RuneCountInString(strings.TrimLeft(lines[i], " \t"))
+		}
+		if number == r.End.Line {
+			to = min(r.End.Column-1, length)
+		}
+		if to <= from {
+			if number != r.Start.Line {
+				continue
+			}
+			to = from + 1 // an empty range, such as the end of the file
+		}
+		before := string([]rune(lines[i])[:from])
+		pad := strings.Repeat(" ", from+3*strings.Count(before, "\t"))
+		marked := string([]rune(lines[i])[from:min(to, length)])
+		carets := strings.Repeat("^", to-from+3*strings.Count(marked, "\t"))
+		out = append(out, strings.Repeat(" ", digits+4)+pad+paint(carets))
+	}
+	return out
+}
+
+func wrap(s string, width int) string {
+	if width < 20 {
+		if width > 0 {
+			width = 20
+		} else {
+			return s
+		}
+	}
+	return wordwrap.WrapString(s, uint(width))
+}
+
+// printable replaces control characters, which a file or a value could use to
+// rewrite what the terminal shows.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' && r != '\n' && r != '\t' || r == 0x7f || r >= 0x80 && r < 0xa0 {
+			return utf8.RuneError
+		}
+		return r
+	}, s)
+}

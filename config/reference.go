@@ -1,0 +1,355 @@
+package config
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
+)
+
+// reference is one mention of another declaration.
+type reference struct {
+	target *node
+	key    any                  // of one instance, when written as a literal
+	index  hclsyntax.Expression // the key, when it is computed
+	rng    hcl.Range
+	text   string // as written, for error texts
+}
+
+// refused are functions that a repeatable plan cannot have, with the reason.
+var refused = map[string]string{
+	"timestamp":     "it reads the clock",
+	"plantimestamp": "it reads the clock",
+	"uuid":          "it is random",
+	"bcrypt":        "its salt is random",
+	"pathexpand":    "it depends on who runs the plan",
+}
+
+// resolve finds what every expression of every node refers to, and reports
+// what does not exist. It fills deps.
+func (m *module) resolve(k *sink) {
+	for _, n := range m.ordered {
+		n.exprs = map[*hclsyntax.Attribute]*expression{}
+		switch {
+		case n.local != nil:
+			m.resolveAttr(k, n, n.local)
+		case n.kind == "var":
+			// Types and defaults are constants.
+		default:
+			m.resolveBody(k, n, n.block.Body, schemaOf(n.kind))
+			m.explicit(k, n)
+		}
+		seen := map[*node]bool{}
+		for _, attr := range slices.SortedFunc(maps.Keys(n.exprs), func(a, b *hclsyntax.Attribute) int { return a.SrcRange.Start.Byte - b.SrcRange.Start.Byte }) {
+			for _, r := range n.exprs[attr].refs {
+				if !seen[r.target] {
+					seen[r.target] = true
+					n.deps = append(n.deps, r.target)
+				}
+			}
+		}
+		for _, r := range n.explicit {
+			if !seen[r.target] {
+				seen[r.target] = true
+				n.deps = append(n.deps, r.target)
+			}
+		}
+	}
+}
+
+func schemaOf(kind string) *schema { return rootSchema.blocks[kind].schema }
+
+func (m *module) resolveBody(k *sink, n *node, body *hclsyntax.Body, s *schema) {
+	for name, attr := range body.Attributes {
+		if rule, known := s.attrs[name]; known && !rule.literal && rule.later == "" {
+			m.resolveAttr(k, n, attr)
+		}
+	}
+	for _, b := range body.Blocks {
+		if rule, known := s.blocks[b.Type]; known && rule.schema != nil {
+			m.resolveBody(k, n, b.Body, rule.schema)
+		}
+	}
+}
+
+func (m *module) resolveAttr(k *sink, n *node, attr *hclsyntax.Attribute) {
+	x := &expression{attr: attr}
+	n.exprs[attr] = x
+	// sandbox.x[each.key] reads one instance, which the traversal alone does not tell.
+	computed := map[int]hclsyntax.Expression{}
+	_ = hclsyntax.VisitAll(attr.Expr, func(part hclsyntax.Node) hcl.Diagnostics {
+		switch part := part.(type) {
+		case *hclsyntax.IndexExpr:
+			if of, ok := part.Collection.(*hclsyntax.ScopeTraversalExpr); ok && len(of.Traversal) == 2 {
+				computed[of.SrcRange.Start.Byte] = part.Key
+			}
+		case *hclsyntax.FunctionCallExpr:
+			x.bad = m.checkCall(k, n, part) || x.bad
+		}
+		return nil
+	})
+	repeats := n.block != nil && (attr == n.attr("for_each") || attr == n.attr("count"))
+	for _, t := range hclsyntax.Variables(attr.Expr) {
+		switch t.RootName() {
+		case "each", "count":
+			x.perInstance = true
+			x.bad = checkEach(k, n, t, repeats) || x.bad
+		case "path":
+			x.bad = checkPath(k, n, t) || x.bad
+		default:
+			r, ok := m.reference(k, n, t)
+			if !ok {
+				x.bad = true
+				continue
+			}
+			r.index = computed[t.SourceRange().Start.Byte]
+			x.refs = append(x.refs, r)
+		}
+	}
+}
+
+// checkCall reports functions that do not exist or are refused.
+func (m *module) checkCall(k *sink, n *node, call *hclsyntax.FunctionCallExpr) bool {
+	if reason, no := refused[call.Name]; no {
+		k.fail(n.blame(), call.NameRange.Ptr(), "Function "+call.Name+"() is refused",
+			"A plan must be repeatable, and %s() is not: %s. For a deadline relative to the sandbox's start use lifetime { ttl = \"8h\" }; for other values use a variable.", call.Name, reason)
+		return true
+	}
+	if !functionNames[call.Name] {
+		k.fail(n.blame(), call.NameRange.Ptr(), "Unknown function", "There is no function %q%s",
+			call.Name, ended(didYouMean(call.Name, slices.Collect(maps.Keys(functionNames)))))
+		return true
+	}
+	return false
+}
+
+func checkEach(k *sink, n *node, t hcl.Traversal, repeats bool) (bad bool) {
+	root, needs, attrs := t.RootName(), "for_each", []string{"key", "value"}
+	if root == "count" {
+		needs, attrs = "count", []string{"index"}
+	}
+	if repeats {
+		k.fail(n.blame(), t.SourceRange().Ptr(), "Reference out of place", "%s decides how many instances there are, so it cannot read %s.", needs, root)
+		return true
+	}
+	if n.attr(needs) == nil || !n.isResource() {
+		k.fail(n.blame(), t.SourceRange().Ptr(), "Reference out of place",
+			"%s exists only in a block with %s, and %s has none.", root, needs, n.title())
+		return true
+	}
+	if name := attrName(t, 1); !slices.Contains(attrs, name) {
+		k.fail(n.blame(), t.SourceRange().Ptr(), "Unknown attribute", "%s has %s%s",
+			root, strings.Join(attrs, " and "), ended(didYouMean(name, attrs)))
+		return true
+	}
+	return false
+}
+
+func checkPath(k *sink, n *node, t hcl.Traversal) (bad bool) {
+	if name := attrName(t, 1); name != "module" && name != "root" {
+		k.fail(n.blame(), t.SourceRange().Ptr(), "Unknown attribute", "path has module and root%s",
+			ended(didYouMean(name, []string{"module", "root"})))
+		return true
+	}
+	return false
+}
+
+// attrName is the attribute at place i of a traversal, or "".
+func attrName(t hcl.Traversal, i int) string {
+	if len(t) > i {
+		if a, ok := t[i].(hcl.TraverseAttr); ok {
+			return a.Name
+		}
+	}
+	return ""
+}
+
+// reference checks one traversal as far as it can be without evaluating.
+func (m *module) reference(k *sink, n *node, t hcl.Traversal) (reference, bool) {
+	root, rng := t.RootName(), t.SourceRange()
+	fail := func(rng hcl.Range, summary, format string, args ...any) (reference, bool) {
+		k.fail(n.blame(), rng.Ptr(), summary, format, args...)
+		return reference{}, false
+	}
+	if !slices.Contains(referable, root) {
+		roots := append([]string{"each", "count", "path"}, referable...)
+		switch {
+		case root == "output":
+			return fail(rng, "Invalid reference", "Outputs cannot be referred to. Put the value into locals and use local.NAME in both places.")
+		case root == "variable" || root == "locals" || root == "policies":
+			return fail(rng, "Invalid reference", "Write %s instead of %s.", map[string]string{"variable": "var.NAME", "locals": "local.NAME", "policies": "policy.NAME"}[root], root)
+		case len(t) == 1:
+			return fail(rng, "Invalid reference", "There is nothing named %s here%s If it is meant as text, put it in quotes: %s.",
+				root, ended(didYouMean(root, roots)), quote(root))
+		}
+		return fail(rng, "Invalid reference", "There is nothing named %s to refer to%s", root, ended(didYouMean(root, roots)))
+	}
+	name := attrName(t, 1)
+	if name == "" {
+		return fail(rng, "Invalid reference", "A name must follow: %s.NAME.", root)
+	}
+	target := m.lookup(root, name)
+	if target == nil {
+		what := root
+		switch root {
+		case "var":
+			what = "variable"
+		case "local":
+			what = "local value"
+		}
+		hint := ended(didYouMean(name, m.names(root)))
+		for _, kind := range referable {
+			if hint == "." && m.lookup(kind, name) != nil {
+				hint = ". Did you mean " + kind + "." + name + "?"
+			}
+		}
+		return fail(hcl.RangeBetween(t[0].SourceRange(), t[1].SourceRange()), "Reference to something undeclared", "There is no %s named %q%s", what, name, hint)
+	}
+	r := reference{target: target, rng: rng, text: written(t)}
+	if !target.isResource() {
+		if root == "policy" && len(t) > 2 {
+			return fail(rng, "Invalid reference", "A policy has no attributes to read. Use it whole: policies = [policy.%s].", name)
+		}
+		return r, true
+	}
+	rest := t[2:]
+	if len(rest) > 0 {
+		switch next := rest[0].(type) {
+		case hcl.TraverseIndex:
+			if !target.repeated() {
+				return fail(rng, "Invalid reference", "%s has neither for_each nor count, so it takes no key. Write %s.", target.address(), target.address())
+			}
+			if key, err := keyOf(next.Key); err == nil {
+				r.key = key
+			}
+			rest = rest[1:]
+		case hcl.TraverseAttr:
+			// A for_each key that is an identifier may also be written as an attribute.
+			if target.repeated() {
+				if slices.Contains(resourceKinds[root], next.Name) {
+					key := "\"KEY\""
+					if target.attr("count") != nil {
+						key = "0"
+					}
+					return fail(rng, "Invalid reference", "%s has several instances. Name one, as in %s[%s].%s, or go over all: [for x in %s : x.%s].",
+						target.address(), target.address(), key, next.Name, target.address(), next.Name)
+				}
+				r.key = next.Name
+				rest = rest[1:]
+			}
+		default:
+			rest = nil
+		}
+	}
+	if name := attrName(rest, 0); name != "" {
+		if !slices.Contains(resourceKinds[root], name) {
+			return fail(rng, "Unknown attribute", "%s exports %s, but not %q%s", capital(article(root)), strings.Join(resourceKinds[root], ", "), name,
+				ended(didYouMean(name, resourceKinds[root])))
+		}
+		if name == "ports" && len(rest) > 1 {
+			if port := portName(rest[1]); port != "" && !slices.Contains(target.portNames(), port) {
+				return fail(rng, "Unknown port", "%s has no port block named %q%s", target.address(), port, ended(didYouMean(port, target.portNames())))
+			}
+			if field := attrName(rest, 2); field != "" && !slices.Contains(portFields, field) {
+				return fail(rng, "Unknown attribute", "A port exports %s, but not %q%s", strings.Join(portFields, ", "), field, ended(didYouMean(field, portFields)))
+			}
+		}
+	}
+	return r, true
+}
+
+var portFields = []string{"address", "container", "host", "protocol"}
+
+func portName(t hcl.Traverser) string {
+	switch t := t.(type) {
+	case hcl.TraverseAttr:
+		return t.Name
+	case hcl.TraverseIndex:
+		if t.Key.Type() == cty.String && t.Key.IsKnown() && !t.Key.IsNull() {
+			return t.Key.AsString()
+		}
+	}
+	return ""
+}
+
+// portNames are the labels of a sandbox's port blocks, in file order.
+func (n *node) portNames() []string {
+	var out []string
+	for _, b := range n.block.Body.Blocks {
+		if b.Type == "port" && len(b.Labels) == 1 {
+			out = append(out, b.Labels[0])
+		}
+	}
+	return out
+}
+
+// explicit reads depends_on.
+func (m *module) explicit(k *sink, n *node) {
+	attr := n.attr("depends_on")
+	if attr == nil || !n.isResource() {
+		return
+	}
+	list, diags := hcl.ExprList(attr.Expr)
+	if diags.HasErrors() {
+		k.fail(n.blame(), attr.Expr.Range().Ptr(), "Invalid depends_on", "Write a list of references, such as depends_on = [sandbox.db].")
+		return
+	}
+	for _, item := range list {
+		t, diags := hcl.AbsTraversalForExpr(item)
+		if diags.HasErrors() {
+			k.fail(n.blame(), item.Range().Ptr(), "Invalid depends_on", "Write references without quotes, such as depends_on = [sandbox.db].")
+			continue
+		}
+		r, ok := m.reference(k, n, t)
+		if !ok {
+			continue
+		}
+		if !r.target.isResource() {
+			k.fail(n.blame(), item.Range().Ptr(), "Invalid depends_on", "%s is nothing that is created. Name a sandbox, image, network or volume.", r.text)
+			continue
+		}
+		if len(t) > 3 || len(t) == 3 && r.key == nil {
+			k.fail(n.blame(), item.Range().Ptr(), "Invalid depends_on", "Name the whole %s, not an attribute of it.", r.target.kind)
+			continue
+		}
+		n.explicit = append(n.explicit, r)
+	}
+}
+
+// written is a traversal as the file has it.
+func written(t hcl.Traversal) string {
+	var out strings.Builder
+	for _, part := range t {
+		switch part := part.(type) {
+		case hcl.TraverseRoot:
+			out.WriteString(part.Name)
+		case hcl.TraverseAttr:
+			out.WriteString("." + part.Name)
+		case hcl.TraverseIndex:
+			switch key, err := keyOf(part.Key); key := key.(type) {
+			case string:
+				out.WriteString("[" + quote(key) + "]")
+			default:
+				_ = err // neither a string nor a whole number: shown as [?]
+				if n, ok := key.(int); ok {
+					out.WriteString(Address{Key: n}.String()[1:])
+				} else {
+					out.WriteString("[?]")
+				}
+			}
+		case hcl.TraverseSplat:
+			out.WriteString("[*]")
+		}
+	}
+	return out.String()
+}
+
+func article(noun string) string {
+	if strings.ContainsRune("aeiou", rune(noun[0])) {
+		return "an " + noun
+	}
+	return "a " + noun
+}

@@ -1,0 +1,396 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
+)
+
+// defaultSandbox is what holds where neither block nor policy says otherwise.
+func defaultSandbox() Sandbox {
+	return Sandbox{
+		OperatingMode:  "running",
+		ShutdownPolicy: "retain",
+		StopSignal:     "SIGTERM",
+		StopGrace:      Duration(10 * time.Second),
+		Lifetime:       Lifetime{OnLost: "recreate", StartTimeout: Duration(5 * time.Minute)},
+		Security:       Security{UserNamespace: true},
+	}
+}
+
+var (
+	asMode3          = asOneOf([]string{"running", "paused", "suspended"})
+	asShutdownPolicy = asOneOf([]string{"retain", "delete"}, "pause")
+	asOnLost         = asOneOf([]string{"recreate", "recreate-fresh", "retain", "delete"})
+	asRestartMode    = asOneOf([]string{never}, "on-failure", "always")
+	asProtocol       = asOneOf([]string{"tcp", "udp"})
+	asOnDestroy      = asOneOf([]string{"delete"}, "retain")
+	asHostname       = asText(checkHostname)
+	asInside         = asText(inside)
+	asWorkingDir     = asText(absolute)
+	asGrace          = asPositive("; for an end without grace use stop_signal = \"SIGKILL\"")
+	asStartTimeout   = asPositive("")
+	asLimit          = asWhole(0, 1<<40)
+	asContainerPort  = asPort(1)
+	asHostPort       = asPort(0)
+)
+
+// sandbox decodes a sandbox block over its policies and returns what others
+// read of it.
+func (d *decoder) sandbox() cty.Value {
+	spec := defaultSandbox()
+	body, l := d.n.block.Body, d.own()
+	for _, p := range d.ev.host.defaults {
+		d.rules(p, p.n.block.Body, &spec)
+	}
+	for _, p := range d.policies() {
+		d.rules(p, p.n.block.Body, &spec)
+	}
+	d.rules(l, body, &spec)
+
+	if address, ok := d.refer(l, body, "image", "image", "image"); ok {
+		spec.Image = address
+	}
+	d.command(l, body, &spec)
+	setPairs(d, l, body, "env", "env", checkEnv, &spec.Env)
+	setPairs(d, l, body, "labels", "labels", checkLabel, &spec.Labels)
+	set(d, l, body, "working_dir", "working_dir", asWorkingDir, &spec.WorkingDir)
+	set(d, l, body, "user", "user", asUser, &spec.User)
+	set(d, l, body, "hostname", "hostname", asHostname, &spec.Hostname)
+	set(d, l, body, "operating_mode", "operating_mode", asMode3, &spec.OperatingMode)
+
+	attachment := blockOf(body, "network")
+	if attachment != nil {
+		if address, ok := d.refer(l, attachment.Body, "name", "network.name", "network"); ok {
+			spec.Network = &Attachment{Name: address}
+		}
+	}
+	d.parts(l, body, &spec)
+	d.readLifecycle()
+	d.guard(spec)
+	d.ev.out.Sandboxes = append(d.ev.out.Sandboxes, finish(d, spec))
+	if spec.Network != nil {
+		d.ev.hosts = append(d.ev.hosts, hostUse{DefaultHostname(d.in.address), spec.Network.Name, d.in.address, d.n.rng})
+	}
+	return d.sandboxExports(&spec, attachment != nil)
+}
+
+// policies are the layers that the sandbox's policies argument names, in order.
+func (d *decoder) policies() []layer {
+	attr := d.n.attr("policies")
+	if attr == nil {
+		return nil
+	}
+	v, ok := d.ev.value(d.n, attr, d.in.each, d.in.address)
+	if !ok || v.IsNull() {
+		return nil
+	}
+	if ty := v.Type(); !v.IsKnown() || !ty.IsTupleType() && !ty.IsListType() {
+		if v.IsKnown() || !d.n.tainted {
+			d.wrong(attr, "Write a list of references, such as policies = [policy.NAME].")
+		}
+		return nil
+	}
+	var out []layer
+	for it := v.ElementIterator(); it.Next(); {
+		_, element := it.Element()
+		address, ok := d.target(attr.Name, attr.Expr.Range(), element, "policy")
+		if !ok {
+			continue
+		}
+		p := d.ev.m.lookup("policy", strings.TrimPrefix(address, "policy."))
+		if !p.broken {
+			out = append(out, layer{n: p, scope: p.scope, policy: address})
+		}
+	}
+	return out
+}
+
+// rules decodes what both policies and sandboxes may say.
+func (d *decoder) rules(l layer, body *hclsyntax.Body, spec *Sandbox) {
+	set(d, l, body, "shutdown_time", "shutdown_time", asInstant, &spec.ShutdownTime)
+	set(d, l, body, "shutdown_policy", "shutdown_policy", asShutdownPolicy, &spec.ShutdownPolicy)
+	set(d, l, body, "stop_signal", "stop_signal", asSignal, &spec.StopSignal)
+	set(d, l, body, "stop_grace", "stop_grace", asGrace, &spec.StopGrace)
+	for _, b := range body.Blocks {
+		switch b.Type {
+		case "lifetime":
+			set(d, l, b.Body, "ttl", "lifetime.ttl", asTTL, &spec.Lifetime.TTL)
+			set(d, l, b.Body, "on_lost", "lifetime.on_lost", asOnLost, &spec.Lifetime.OnLost)
+			set(d, l, b.Body, "start_timeout", "lifetime.start_timeout", asStartTimeout, &spec.Lifetime.StartTimeout)
+		case "resources":
+			set(d, l, b.Body, "cpu", "resources.cpu", asCPU, &spec.Resources.CPU)
+			set(d, l, b.Body, "memory", "resources.memory", asSize, &spec.Resources.Memory)
+			set(d, l, b.Body, "pids", "resources.pids", asLimit, &spec.Resources.PIDs)
+		case "security":
+			set(d, l, b.Body, "user_namespace", "security.user_namespace", asBool, &spec.Security.UserNamespace)
+			set(d, l, b.Body, "read_only_root", "security.read_only_root", asBool, &spec.Security.ReadOnlyRoot)
+			d.capabilities(l, b.Body, spec)
+		case "restart":
+			var mode string // the only one there is yet is the default
+			set(d, l, b.Body, "mode", "restart.mode", asRestartMode, &mode)
+		}
+	}
+}
+
+func (d *decoder) capabilities(l layer, body *hclsyntax.Body, spec *Sandbox) {
+	const name, path = "drop_capabilities", "security.drop_capabilities"
+	var given []string
+	switch setTexts(d, l, body, name, path, &given) {
+	case absent:
+		return
+	case unknown:
+		spec.Security.DropCapabilities = nil
+		return
+	}
+	names := make([]string, 0, len(given))
+	for i, text := range given {
+		if d.isUnknown(path + Address{Key: i}.String()[1:]) {
+			continue
+		}
+		parsed, err := parseCapability(text)
+		if err != nil {
+			d.wrong(body.Attributes[name], "%s", sentence(err.Error()))
+			continue
+		}
+		names = append(names, parsed)
+	}
+	slices.Sort(names)
+	spec.Security.DropCapabilities = slices.Compact(names)
+}
+
+func (d *decoder) command(l layer, body *hclsyntax.Body, spec *Sandbox) {
+	attr := body.Attributes["command"]
+	if attr == nil {
+		return // reported with the schema
+	}
+	switch setTexts(d, l, body, "command", "command", &spec.Command) {
+	case absent:
+		if v, ok := d.ev.value(l.n, attr, l.scope, d.in.address); ok && v.IsNull() {
+			d.ev.fail(d.in.address, attr.Expr.Range().Ptr(), "Missing argument", "command is required, and its value is null.")
+		}
+		return
+	case unknown:
+		return
+	}
+	if len(spec.Command) == 0 || spec.Command[0] == "" && !d.isUnknown("command[0]") {
+		d.wrong(attr, "command is required: name the program and its arguments, such as [\"sleep\", \"infinity\"]. A shell line is [\"sh\", \"-c\", \"…\"].")
+	}
+	for _, word := range spec.Command {
+		if err := noNUL(word); err != nil {
+			d.wrong(attr, "%s", sentence(err.Error()))
+		}
+	}
+}
+
+// parts decodes ports, claims, mounts and files.
+func (d *decoder) parts(l layer, body *hclsyntax.Body, spec *Sandbox) {
+	places := map[string]string{} // what is at each path
+	claim := func(b *hclsyntax.Block, what, path string, rng hcl.Range) {
+		if path == "" {
+			return
+		}
+		if other := places[path]; other != "" {
+			d.ev.fail(d.in.address, &rng, "Two things at one path", "%s is at %s already, and so cannot %s be. Give one of them another path.", capital(other), path, what)
+			return
+		}
+		places[path] = what
+	}
+	for _, b := range body.Blocks {
+		if rule := sandboxSchema.blocks[b.Type]; rule.label != "" && len(b.Labels) != 1 {
+			continue // reported with the schema
+		}
+		switch b.Type {
+		case "port":
+			d.port(l, b, spec)
+		case "volume":
+			c := d.claim(l, b, spec)
+			claim(b, "volume "+quote(b.Labels[0]), c.Path, exprRange(b, "path"))
+		case "mount":
+			m := d.mount(l, b, len(spec.Mounts))
+			spec.Mounts = append(spec.Mounts, m)
+			claim(b, "a mount", m.Path, exprRange(b, "path"))
+		case "file":
+			d.file(l, b, spec)
+			claim(b, "file "+quote(b.Labels[0]), b.Labels[0], b.LabelRanges[0])
+		}
+	}
+}
+
+func exprRange(b *hclsyntax.Block, name string) hcl.Range {
+	if attr := b.Body.Attributes[name]; attr != nil {
+		return attr.Expr.Range()
+	}
+	return b.TypeRange
+}
+
+func (d *decoder) port(l layer, b *hclsyntax.Block, spec *Sandbox) {
+	name := b.Labels[0]
+	if !hclsyntax.ValidIdentifier(name) {
+		d.ev.fail(d.in.address, b.LabelRanges[0].Ptr(), "Invalid name", "%q cannot name a port: start with a letter, go on with letters, digits, hyphens and underscores.", name)
+		return
+	}
+	if blockOf(d.n.block.Body, "network") == nil {
+		d.ev.later(d.in.address, b.TypeRange.Ptr(), "a port without a network", "Add network { name = network.NAME } to the sandbox.")
+		return
+	}
+	path := step("port", name)
+	p := Port{Address: "127.0.0.1", Protocol: "tcp"}
+	require(d, l, b.Body, "container", path+".container", asContainerPort, &p.Container)
+	host := set(d, l, b.Body, "host", path+".host", asHostPort, &p.Host)
+	set(d, l, b.Body, "address", path+".address", asListenAddress, &p.Address)
+	set(d, l, b.Body, "protocol", path+".protocol", asProtocol, &p.Protocol)
+	if spec.Ports == nil {
+		spec.Ports = map[string]Port{}
+	}
+	spec.Ports[name] = p
+	if host == present && p.Host != 0 && p.Address != "" && p.Protocol != "" {
+		d.ev.ports = append(d.ev.ports, portUse{p, d.in.address, name, exprRange(b, "host")})
+	}
+}
+
+func (d *decoder) claim(l layer, b *hclsyntax.Block, spec *Sandbox) Claim {
+	name := b.Labels[0]
+	if !hclsyntax.ValidIdentifier(name) || len(name) > 64 {
+		d.ev.fail(d.in.address, b.LabelRanges[0].Ptr(), "Invalid name", "%q cannot name a volume: use at most 64 letters, digits, hyphens and underscores, starting with a letter.", name)
+	}
+	path := step("volume", name)
+	c := Claim{OnDestroy: "delete"}
+	require(d, l, b.Body, "path", path+".path", asInside, &c.Path)
+	set(d, l, b.Body, "read_only", path+".read_only", asBool, &c.ReadOnly)
+	set(d, l, b.Body, "on_destroy", path+".on_destroy", asOnDestroy, &c.OnDestroy)
+	if spec.Volumes == nil {
+		spec.Volumes = map[string]Claim{}
+	}
+	spec.Volumes[name] = c
+	return c
+}
+
+func (d *decoder) mount(l layer, b *hclsyntax.Block, i int) Mount {
+	var m Mount
+	path := "mount" + Address{Key: i}.String()[1:]
+	sources := 0
+	if address, ok := d.refer(l, b.Body, "volume", path+".volume", "volume"); ok {
+		m.Volume = address
+	}
+	hostPresence := set(d, l, b.Body, "host", path+".host", asText(absolute), &m.Host)
+	if hostPresence == present && !allowed(m.Host, d.ev.settings.AllowHostPaths) {
+		d.wrong(b.Body.Attributes["host"], "%s", d.ev.settings.hostPathRefusal(m.Host))
+	}
+	tmpfs := set(d, l, b.Body, "tmpfs", path+".tmpfs", asBool, &m.Tmpfs)
+	for _, name := range []string{"volume", "host", "tmpfs"} {
+		if d.isWritten(l, b.Body, name) && !(name == "tmpfs" && tmpfs == present && !m.Tmpfs) {
+			sources++
+		}
+	}
+	if sources != 1 {
+		d.ev.fail(d.in.address, b.TypeRange.Ptr(), "Invalid mount", "A mount takes exactly one of volume = volume.NAME, host = \"/path\" and tmpfs = true; this one has %d.", sources)
+	}
+	set(d, l, b.Body, "size", path+".size", asSize, &m.Size)
+	if attr := b.Body.Attributes["size"]; attr != nil && m.Size != 0 && tmpfs == present && !m.Tmpfs || attr != nil && tmpfs == absent {
+		d.ev.fail(d.in.address, attr.NameRange.Ptr(), "Invalid mount", "size goes with tmpfs = true only.")
+	}
+	require(d, l, b.Body, "path", path+".path", asInside, &m.Path)
+	set(d, l, b.Body, "read_only", path+".read_only", asBool, &m.ReadOnly)
+	return m
+}
+
+// isWritten reports whether an argument is there and not null; one with errors
+// counts as written.
+func (d *decoder) isWritten(l layer, body *hclsyntax.Body, name string) bool {
+	attr := body.Attributes[name]
+	if attr == nil {
+		return false
+	}
+	v, ok := d.ev.value(l.n, attr, l.scope, d.in.address)
+	return !ok || !v.IsNull()
+}
+
+func (d *decoder) file(l layer, b *hclsyntax.Block, spec *Sandbox) {
+	name := b.Labels[0]
+	if err := inside(name); err != nil {
+		d.ev.fail(d.in.address, b.LabelRanges[0].Ptr(), "Invalid path", "%s", sentence(err.Error()))
+	}
+	path := step("file", name)
+	f := File{Mode: "0644"}
+	require(d, l, b.Body, "content", path+".content", kind[string]{cty.String, func(v cty.Value) (string, error) { return v.AsString(), nil }}, &f.Content)
+	set(d, l, b.Body, "mode", path+".mode", asMode, &f.Mode)
+	if spec.Files == nil {
+		spec.Files = map[string]File{}
+	}
+	spec.Files[name] = f
+}
+
+// guard refuses prevent_destroy beside a rule that destroys.
+func (d *decoder) guard(spec Sandbox) {
+	if !d.lifecycle.PreventDestroy {
+		return
+	}
+	rng := exprRange(blockOf(d.n.block.Body, "lifecycle"), "prevent_destroy")
+	for _, rule := range []struct{ path, value, instead string }{
+		{"shutdown_policy", spec.ShutdownPolicy, "retain"},
+		{"lifetime.on_lost", spec.Lifetime.OnLost, "retain"},
+	} {
+		if rule.value == "delete" {
+			from := ""
+			if at := d.sources[rule.path]; at.File != "" {
+				from = fmt.Sprintf(" (%s line %d)", at.File, at.Line)
+			}
+			d.ev.fail(d.in.address, &rng, "Contradicting rules", "prevent_destroy and %s = \"delete\"%s exclude each other. Use %q, or drop prevent_destroy.", rule.path, from, rule.instead)
+		}
+	}
+}
+
+func checkEnv(key, value string) error {
+	if key == "" || strings.ContainsAny(key, "=\x00") {
+		return fmt.Errorf("%q cannot name an environment variable: it is empty or contains = or NUL", key)
+	}
+	return noNUL(value)
+}
+
+func checkLabel(key, value string) error {
+	if key == "" || len(key) > 128 || len(value) > 1024 {
+		return fmt.Errorf("label %q: a label's name has 1 to 128 bytes, its value at most 1024", key)
+	}
+	if strings.ContainsFunc(key+value, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		return errors.New("a label has no control characters")
+	}
+	return nil
+}
+
+// allowed reports whether path is one of the directories or below one.
+func allowed(path string, dirs []string) bool {
+	for _, dir := range dirs {
+		if path == dir || dir == "/" || strings.HasPrefix(path, dir+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// hostPathRefusal says which setting would allow the mount.
+func (s Settings) hostPathRefusal(path string) string {
+	file := s.File
+	if file == "" {
+		file = "the host settings (/etc/pinfold/host.hcl)"
+	}
+	if len(s.AllowHostPaths) == 0 {
+		return fmt.Sprintf("Mounts of host paths are not allowed on this host. Set allow_host_paths = [%q] in %s, or use a volume.", filepath.Dir(path), file)
+	}
+	return fmt.Sprintf("%s is not below one of allow_host_paths = [%s] in %s. Use a directory of those, or a volume.", path, strings.Join(quoteAll(s.AllowHostPaths), ", "), file)
+}
+
+func quoteAll(list []string) []string {
+	out := make([]string, len(list))
+	for i, s := range list {
+		out[i] = quote(s)
+	}
+	return out
+}

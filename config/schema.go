@@ -1,0 +1,365 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+)
+
+// schema says what a block may contain.
+type schema struct {
+	attrs  map[string]attrRule
+	blocks map[string]blockRule
+}
+
+type attrRule struct {
+	required bool
+	later    string // not supported yet: what to use instead, or "-" for nothing
+	literal  bool   // read as syntax, not evaluated: types, names, references in depends_on
+}
+
+type blockRule struct {
+	label  string // what the one label means; empty: no label
+	many   bool
+	later  string
+	schema *schema
+}
+
+// no is the hint of what cannot be had yet and has no substitute.
+const no = "-"
+
+var lifecycleSchema = &schema{
+	attrs: map[string]attrRule{
+		"prevent_destroy":       {},
+		"ignore_changes":        {literal: true},
+		"create_before_destroy": {},
+		"replace_triggered_by":  {later: "Run apply with -replace=ADDRESS instead.", literal: true},
+	},
+	blocks: map[string]blockRule{
+		"precondition":  {many: true, later: no},
+		"postcondition": {many: true, later: no},
+	},
+}
+
+var lifetimeSchema = &schema{attrs: map[string]attrRule{
+	"ttl":                {},
+	"on_lost":            {},
+	"start_timeout":      {},
+	"idle_timeout":       {later: "Use ttl or shutdown_time to bound the sandbox's life."},
+	"idle_action":        {later: no},
+	"resume_on_access":   {later: "Use the command resume."},
+	"renew_on_access":    {later: "Use the command renew."},
+	"renew_min_interval": {later: no},
+	"clock":              {later: "The lease always runs, as clock = \"always\" would say."},
+}}
+
+var resourcesSchema = &schema{attrs: map[string]attrRule{
+	"cpu":    {},
+	"memory": {},
+	"pids":   {},
+	"disk":   {later: no},
+}}
+
+var securitySchema = &schema{attrs: map[string]attrRule{
+	"user_namespace":    {},
+	"drop_capabilities": {},
+	"read_only_root":    {},
+	"add_capabilities":  {later: no},
+	"privileged":        {later: no},
+	"seccomp":           {later: "The default seccomp profile is always on."},
+}}
+
+var restartSchema = &schema{attrs: map[string]attrRule{
+	"mode":         {},
+	"max_attempts": {later: no},
+	"window":       {later: no},
+	"backoff_min":  {later: no},
+	"backoff_max":  {later: no},
+}}
+
+var (
+	laterRules  = "Without internet = true on the network block, sandboxes cannot leave the host."
+	laterHealth = "Use the command wait, or exec a check of your own."
+)
+
+var sandboxSchema = &schema{
+	attrs: withMeta(map[string]attrRule{
+		"image":           {required: true},
+		"command":         {required: true},
+		"env":             {},
+		"working_dir":     {},
+		"user":            {},
+		"hostname":        {},
+		"labels":          {},
+		"operating_mode":  {},
+		"shutdown_time":   {},
+		"shutdown_policy": {},
+		"policies":        {},
+		"stop_signal":     {},
+		"stop_grace":      {},
+	}),
+	blocks: map[string]blockRule{
+		"lifetime":  {schema: lifetimeSchema},
+		"resources": {schema: resourcesSchema},
+		"security":  {schema: securitySchema},
+		"restart":   {schema: restartSchema},
+		"lifecycle": {schema: lifecycleSchema},
+		"network": {schema: &schema{
+			attrs: map[string]attrRule{"name": {required: true}},
+			blocks: map[string]blockRule{
+				"egress":  {many: true, later: laterRules},
+				"ingress": {many: true, later: laterRules},
+			},
+		}},
+		"port": {label: "the port's name", many: true, schema: &schema{attrs: map[string]attrRule{
+			"container": {required: true}, "host": {}, "address": {}, "protocol": {},
+		}}},
+		"volume": {label: "the claim's name", many: true, schema: &schema{attrs: map[string]attrRule{
+			"path": {required: true}, "read_only": {}, "on_destroy": {},
+			"size": {later: "The volume is a directory; it can grow until the disk is full."},
+			"from": {later: "Use a volume block and a mount of it for data that outlives the sandbox."},
+		}}},
+		"mount": {many: true, schema: &schema{attrs: map[string]attrRule{
+			"volume": {}, "host": {}, "tmpfs": {}, "size": {}, "path": {required: true}, "read_only": {},
+		}}},
+		"file": {label: "the path inside the sandbox", many: true, schema: &schema{attrs: map[string]attrRule{
+			"content": {required: true}, "mode": {},
+			"source": {later: "Use content = file(\"PATH\")."},
+		}}},
+		"health":  {later: laterHealth},
+		"dynamic": {label: "the block's type", many: true, later: "Use for_each on the sandbox, or write the blocks out."},
+	},
+}
+
+var policySchema = &schema{
+	attrs: map[string]attrRule{
+		"shutdown_time":   {},
+		"shutdown_policy": {},
+		"stop_signal":     {},
+		"stop_grace":      {},
+	},
+	blocks: map[string]blockRule{
+		"lifetime":  {schema: lifetimeSchema},
+		"resources": {schema: resourcesSchema},
+		"security":  {schema: securitySchema},
+		"restart":   {schema: restartSchema},
+		"network":   {later: laterRules},
+		"health":    {later: laterHealth},
+	},
+}
+
+var imageSchema = &schema{
+	attrs: withMeta(map[string]attrRule{
+		"source": {required: true},
+		"pull":   {later: "Sources host and dir:PATH are never pulled."},
+	}),
+	blocks: map[string]blockRule{"lifecycle": {schema: lifecycleSchema}},
+}
+
+var networkSchema = &schema{
+	attrs: withMeta(map[string]attrRule{
+		"cidr":     {},
+		"internet": {},
+		"dns":      {later: "Sandboxes get their addresses through env = { PEER = sandbox.NAME.address }."},
+	}),
+	blocks: map[string]blockRule{
+		"lifecycle": {schema: lifecycleSchema},
+		"dns":       {later: "Sandboxes get their addresses through env = { PEER = sandbox.NAME.address }."},
+		"egress":    {many: true, later: laterRules},
+		"ingress":   {many: true, later: laterRules},
+	},
+}
+
+var volumeSchema = &schema{
+	attrs: withMeta(map[string]attrRule{
+		"size": {later: "The volume is a directory; it can grow until the disk is full."},
+	}),
+	blocks: map[string]blockRule{"lifecycle": {schema: lifecycleSchema}},
+}
+
+var variableSchema = &schema{
+	attrs: map[string]attrRule{
+		"type":        {literal: true},
+		"default":     {},
+		"description": {},
+		"nullable":    {},
+		"sensitive":   {later: "Values end up in the state, which only root can read."},
+		"ephemeral":   {later: no},
+	},
+	blocks: map[string]blockRule{"validation": {many: true, later: "Give the variable a type."}},
+}
+
+var outputSchema = &schema{
+	attrs: map[string]attrRule{
+		"value":       {required: true},
+		"description": {},
+		"sensitive":   {later: no},
+		"depends_on":  {later: no, literal: true},
+	},
+	blocks: map[string]blockRule{"precondition": {many: true, later: no}},
+}
+
+var rootSchema = &schema{blocks: map[string]blockRule{
+	"sandbox":  {label: "the sandbox's name", many: true, schema: sandboxSchema},
+	"image":    {label: "the image's name", many: true, schema: imageSchema},
+	"network":  {label: "the network's name", many: true, schema: networkSchema},
+	"volume":   {label: "the volume's name", many: true, schema: volumeSchema},
+	"policy":   {label: "the policy's name", many: true, schema: policySchema},
+	"variable": {label: "the variable's name", many: true, schema: variableSchema},
+	"output":   {label: "the output's name", many: true, schema: outputSchema},
+	"locals":   {many: true},
+	"pinfold":  {many: true, schema: &schema{attrs: map[string]attrRule{"required_version": {}}}},
+	"module":   {label: "the module's name", many: true, later: "Put all files into one directory."},
+	"moved":    {many: true, later: no},
+	"import":   {many: true, later: no},
+	"removed":  {many: true, later: no},
+	"check":    {label: "the check's name", many: true, later: no},
+	"dynamic":  {label: "the block's type", many: true, later: "Use for_each."},
+}}
+
+// withMeta adds the arguments every resource has.
+func withMeta(attrs map[string]attrRule) map[string]attrRule {
+	attrs["for_each"] = attrRule{}
+	attrs["count"] = attrRule{}
+	attrs["depends_on"] = attrRule{literal: true}
+	return attrs
+}
+
+// names are a schema's argument and block names, for ignore_changes.
+func (s *schema) names() []string {
+	out := slices.Collect(maps.Keys(s.attrs))
+	for name := range s.blocks {
+		out = append(out, name)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// check reports whatever in body the schema does not allow, to any depth.
+func (k *sink) check(address string, body *hclsyntax.Body, s *schema, what string) {
+	attrNames, blockNames := slices.Collect(maps.Keys(s.attrs)), slices.Collect(maps.Keys(s.blocks))
+	for name, attr := range body.Attributes {
+		rule, known := s.attrs[name]
+		_, isBlock := s.blocks[name]
+		switch {
+		case known && rule.later != "":
+			k.later(address, attr.NameRange.Ptr(), name, rule.later)
+		case known:
+		case isBlock:
+			k.fail(address, attr.NameRange.Ptr(), "Block written as an argument",
+				"%q is a block inside %s. Write %s { … } without an equals sign.", name, what, name)
+		default:
+			k.fail(address, attr.NameRange.Ptr(), "Unknown argument",
+				"%s has no argument %q%s", capital(what), name, ended(didYouMean(name, append(attrNames, blockNames...))))
+		}
+	}
+	for name, rule := range s.attrs {
+		if _, present := body.Attributes[name]; rule.required && !present {
+			k.fail(address, body.MissingItemRange().Ptr(), "Missing argument",
+				"%s needs the argument %q.", capital(what), name)
+		}
+	}
+	first := map[string]*hclsyntax.Block{}
+	labels := map[[2]string]*hclsyntax.Block{}
+	for _, b := range body.Blocks {
+		rule, known := s.blocks[b.Type]
+		if !known {
+			k.unknownBlock(address, b, s, what, append(attrNames, blockNames...))
+			continue
+		}
+		if rule.later != "" {
+			k.later(address, b.TypeRange.Ptr(), b.Type, rule.later)
+			continue
+		}
+		if !k.checkLabels(address, b, rule) {
+			continue
+		}
+		if previous := first[b.Type]; previous != nil && !rule.many {
+			if b.Type == "network" {
+				k.later(address, b.TypeRange.Ptr(), "more than one network block", "A sandbox has at most one network.")
+			} else {
+				k.fail(address, b.TypeRange.Ptr(), "Duplicate block",
+					"%s already has a %s block on line %d. Merge the two.", capital(what), b.Type, previous.TypeRange.Start.Line)
+			}
+			continue
+		}
+		first[b.Type] = b
+		if rule.label != "" {
+			key := [2]string{b.Type, b.Labels[0]}
+			if previous := labels[key]; previous != nil && s != rootSchema {
+				k.fail(address, b.LabelRanges[0].Ptr(), "Duplicate block",
+					"%s already has a block %s on line %d. Give this one another name.", capital(what), header(b), previous.TypeRange.Start.Line)
+				continue
+			}
+			labels[key] = b
+		}
+		if rule.schema != nil && s != rootSchema {
+			k.check(address, b.Body, rule.schema, "block "+header(b))
+		}
+	}
+}
+
+func (k *sink) unknownBlock(address string, b *hclsyntax.Block, s *schema, what string, names []string) {
+	if _, isAttr := s.attrs[b.Type]; isAttr {
+		k.fail(address, b.TypeRange.Ptr(), "Argument written as a block",
+			"%q is an argument of %s. Write %s = … with an equals sign.", b.Type, what, b.Type)
+		return
+	}
+	hint := ended(didYouMean(b.Type, names))
+	switch b.Type {
+	case "terraform":
+		hint = ". Did you mean \"pinfold\"?"
+	case "resource", "data", "provider":
+		hint = ". Resources are blocks of their own here, such as sandbox \"py\" { … }."
+	}
+	k.fail(address, b.TypeRange.Ptr(), "Unknown block", "%s has no block %q%s", capital(what), b.Type, hint)
+}
+
+// checkLabels reports a wrong number of labels.
+func (k *sink) checkLabels(address string, b *hclsyntax.Block, rule blockRule) bool {
+	want := 0
+	if rule.label != "" {
+		want = 1
+	}
+	switch {
+	case len(b.Labels) < want:
+		k.fail(address, b.TypeRange.Ptr(), "Missing name", "A %s block needs %s as a label: %s \"NAME\" { … }.", b.Type, rule.label, b.Type)
+	case len(b.Labels) > want:
+		k.fail(address, b.LabelRanges[want].Ptr(), "Too many labels", "A %s block takes %d label(s).", b.Type, want)
+	default:
+		return true
+	}
+	return false
+}
+
+// later reports what the language has but nothing enforces.
+func (k *sink) later(address string, rng *hcl.Range, what, hint string) {
+	detail := "Nothing enforces it in this version, so it is refused rather than ignored."
+	if hint != no {
+		detail += " " + hint
+	}
+	summary := fmt.Sprintf("%q is not supported yet", what)
+	if what != "" && slices.Contains([]byte(what), ' ') {
+		summary = capital(what) + " is not supported yet"
+	}
+	k.fail(address, rng, summary, "%s", detail)
+}
+
+// capital makes the first letter a capital one.
+func capital(s string) string {
+	if s != "" && s[0] >= 'a' && s[0] <= 'z' {
+		return string(s[0]-'a'+'A') + s[1:]
+	}
+	return s
+}
+
+// ended closes a sentence that may already end in a question.
+func ended(hint string) string {
+	if hint == "" {
+		return "."
+	}
+	return hint
+}
