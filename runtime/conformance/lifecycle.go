@@ -132,6 +132,22 @@ var lifecycle = []test{
 		w.up(in)
 		w.reads(in.ID, "/got", "USR1")
 	}},
+	{"SIGKILL goes to the command, and PID 1 tells of it", func(w *world) {
+		in := w.instance(w.Commands.Forever)
+		p := w.up(in)
+		w.must(w.h.Signal(w.ctx, in.ID, 9))
+		if s := w.exits(in.ID, p); s.Outcome == nil || s.Outcome.ExitCode != 137 || s.Outcome.Signal != 9 {
+			w.Errorf("outcome %+v", s.Outcome)
+		}
+	}},
+	{"before the start there is no command to signal", func(w *world) {
+		in := w.instance(w.Commands.Forever)
+		p := w.create(in)
+		w.fails("Signal", w.h.Signal(w.ctx, in.ID, 15), runtime.ErrNotRunning)
+		if s := w.state(in.ID); !s.Alive || s.Process != p {
+			w.Errorf("after it: %+v", s)
+		}
+	}},
 	{"an end by its own signal", func(w *world) {
 		in := w.instance(w.Commands.KillSelf(10))
 		s := w.exits(in.ID, w.up(in))
