@@ -52,6 +52,20 @@ var freeze = []test{
 			w.Errorf("updated: %+v", s)
 		}
 	}},
+	{"one that was only created", func(w *world) {
+		in := w.instance(w.Commands.Forever)
+		p := w.create(in)
+		w.must(w.h.Pause(w.ctx, in.ID))
+		if s := w.state(in.ID); !s.Alive || s.Started || !s.Frozen || s.Process != p {
+			w.Errorf("paused: %+v", s)
+		}
+		w.fails("Start of a frozen one", w.h.Start(w.ctx, in.ID), runtime.ErrPaused)
+		w.must(w.h.Resume(w.ctx, in.ID))
+		w.must(w.h.Start(w.ctx, in.ID))
+		if s := w.state(in.ID); !s.Alive || !s.Started || s.Frozen || s.Process != p {
+			w.Errorf("resumed and started: %+v", s)
+		}
+	}},
 	{"without a process there is nothing to freeze or thaw", func(w *world) {
 		in := w.instance(w.Commands.Exit(0))
 		w.exits(in.ID, w.up(in))

@@ -302,6 +302,9 @@ func (h *Host) Start(ctx context.Context, id string) error {
 		if err != nil || in.proc.started {
 			return err
 		}
+		if in.proc.frozen {
+			return runtime.ErrPaused
+		}
 		script, err := parse(in.spec.Command)
 		if err != nil {
 			return err
@@ -322,7 +325,7 @@ func (h *Host) Pause(ctx context.Context, id string) error {
 	err := h.call(ctx, OpPause, id, func(midway) error {
 		h.w.mu.Lock()
 		defer h.w.mu.Unlock()
-		in, err := h.started(id)
+		in, err := h.running(id)
 		if err == nil {
 			in.proc.freeze()
 		}
@@ -336,7 +339,7 @@ func (h *Host) Resume(ctx context.Context, id string) error {
 	err := h.call(ctx, OpResume, id, func(midway) error {
 		h.w.mu.Lock()
 		defer h.w.mu.Unlock()
-		in, err := h.started(id)
+		in, err := h.running(id)
 		if err == nil {
 			in.proc.thaw()
 		}
