@@ -28,7 +28,7 @@ const (
 	ActImport   Action = "import"
 	ActRelease  Action = "release" // drop a hold
 	ActForget   Action = "forget"  // drop a record whose objects are gone
-	ActNoop     Action = "noop"    // only bookkeeping (status taken over)
+	ActNoop     Action = "noop"    // the status is taken over, and what an ended process left is released; never counted
 )
 
 // Why a change is planned decides where the summary counts it.
@@ -41,6 +41,9 @@ const (
 
 // Change is one step on one resource. The plan prints it and the executor runs
 // it: there is no second list. Several changes of one address run in order.
+//
+// A change that has After adopts the declared spec (Adopt) besides what its
+// action does. Of several changes of one address only the first has it.
 type Change struct {
 	Address     string `json:"address"`
 	Kind        string `json:"kind"` // sandbox, network, volume, image, output
@@ -55,18 +58,27 @@ type Change struct {
 	Diff         []Diff          `json:"diff,omitempty"` // leaf differences of Before and After, by path
 	ReplacePaths []string        `json:"replace_paths,omitempty"`
 
-	DependsOn []string `json:"depends_on,omitempty"` // addresses that must be up first; for deletes: the recorded ones
-	Notes     []string `json:"notes,omitempty"`      // printed under the change: both deadlines of a replace, memory lost
+	// DependsOn names addresses, each with a change that stands before this one
+	// in the plan: this change waits for all their earlier changes, and is skipped
+	// when one of them failed. For what is made these are the things it refers to;
+	// for what is deleted, those that referred to it.
+	DependsOn []string `json:"depends_on,omitempty"`
+	Notes     []string `json:"notes,omitempty"` // printed under the change: both deadlines of a replace, memory lost
 
 	// For the executor, decided here:
 	Instance string    `json:"instance,omitempty"`  // the instance this step is about, as recorded
 	NewLease bool      `json:"new_lease,omitempty"` // this replace starts a new ttl
 	Deadline time.Time `json:"deadline,omitzero"`   // expire: the deadline that passed
 	Reason   string    `json:"reason,omitempty"`    // tombstone or condition reason
-	Then     string    `json:"then,omitempty"`      // create, replace, recreate, restart: the mode to end in: created, running, paused, suspended
-	Missing  []string  `json:"missing,omitempty"`   // repair
-	Fresh    bool      `json:"fresh,omitempty"`     // recreate without the old layer
-	Volumes  []string  `json:"volumes,omitempty"`   // delete: data that goes
+	Revive   bool      `json:"revive,omitempty"`    // this change clears Expired
+	// Then is where the change ends. create, replace, recreate, restart: the mode
+	// (created, running, paused, suspended); a create that ends created leaves a
+	// hold of that name. expire: "stopped", "destroyed" (leaving an Ended), or empty
+	// when there is nothing to take down and only Expired is recorded.
+	Then    string   `json:"then,omitempty"`
+	Missing []string `json:"missing,omitempty"` // repair
+	Fresh   bool     `json:"fresh,omitempty"`   // recreate without the old layer
+	Volumes []string `json:"volumes,omitempty"` // delete: data that goes
 }
 
 // Diff is one attribute that differs.
@@ -95,7 +107,8 @@ type Plan struct {
 	Status  map[string]Status  `json:"-"`                // what is now true of each recorded sandbox, to be stored when it differs
 }
 
-// Summary counts changes (contract 8).
+// Summary counts changes (contract 8): each address once per column, outputs
+// and noops not at all.
 type Summary struct {
 	Add      int `json:"add"`
 	Change   int `json:"change"`

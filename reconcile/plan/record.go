@@ -58,20 +58,30 @@ type Sandbox struct {
 	Conditions []Condition `json:"conditions"` // always all six, in Types order
 	Retry      Retry       `json:"retry,omitzero"`
 	CreatedAt  time.Time   `json:"created_at"`
+
+	// CarryFrom is the gone instance whose writable layer the next create takes
+	// over; Doomed are instances of ours still to be removed from the host.
+	CarryFrom string   `json:"carry_from,omitempty"`
+	Doomed    []string `json:"doomed,omitempty"`
 }
 
 // Instance is one incarnation on the host.
 type Instance struct {
-	ID        string    `json:"id"`
-	Phase     Phase     `json:"phase"`
-	PID       int       `json:"pid,omitempty"`
-	StartTime uint64    `json:"start_time,omitempty"` // clock ticks since boot, proc_pid_stat(5)
-	BootID    string    `json:"boot_id,omitempty"`
+	ID        string `json:"id"`
+	Phase     Phase  `json:"phase"`
+	PID       int    `json:"pid,omitempty"`
+	StartTime uint64 `json:"start_time,omitempty"` // clock ticks since boot, proc_pid_stat(5)
+	BootID    string `json:"boot_id,omitempty"`
+	// Image is the digest of the image it was made from; when the image's record
+	// has another one, the sandbox is replaced. Empty: not known, not compared.
+	Image     string    `json:"image,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
 	StartedAt time.Time `json:"started_at,omitzero"`
 	Outcome   *Outcome  `json:"outcome,omitempty"`
 	// RunningSpec is the generation whose restart-class attributes the process
 	// has; smaller than the record's while such changes wait for the next start.
+	// An update in place raises it too (Adopt does): a live process with an older
+	// generation is restarted. 0: not known, not compared.
 	RunningSpec int64  `json:"running_spec"`
 	StoppedBy   string `json:"stopped_by,omitempty"` // why phase is stopped: "exit", "stop", "suspend", "expiry", "killed", "oom"
 	OOMKills    uint64 `json:"oom_kills,omitempty"`

@@ -1,0 +1,32 @@
+package plan
+
+import "pinfold/config"
+
+// Adopt is what a change that carries After does to the record, beside what its
+// action does to the host: the declared spec becomes the recorded one, its
+// generation grows, the lease follows an edited ttl. r is the declaration with
+// everything known. Attributes under ignore_changes keep their recorded values.
+//
+// A process that goes on running (an update in place) has the new generation;
+// one that is to be restarted or started gets it from whoever starts it.
+func Adopt(rec *Sandbox, r *config.Resource[config.Sandbox], c *Change) {
+	spec, _ := ignore(&rec.Spec, &r.Spec, r.Lifecycle.IgnoreChanges, nil)
+	if !sameSandbox(&rec.Spec, spec) {
+		restart := false
+		for _, d := range diffSandbox(&rec.Spec, spec) {
+			restart = restart || d.class >= Restart
+		}
+		rec.Generation++
+		if i := rec.Instance; i != nil && !restart && i.RunningSpec == rec.Generation-1 {
+			i.RunningSpec = rec.Generation
+		}
+		rec.Retry = Retry{}
+	}
+	if c.Action != ActReplace && c.Action != ActCreate {
+		rec.Lease = rec.Lease.WithTTL(spec.Lifetime.TTL)
+	}
+	rec.Spec, rec.Lifecycle, rec.DependsOn, rec.Sources = *spec, r.Lifecycle, r.DependsOn, r.Sources
+	if c.Revive {
+		rec.Expired = nil
+	}
+}

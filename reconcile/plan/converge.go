@@ -1,0 +1,369 @@
+package plan
+
+import (
+	"slices"
+	"strings"
+)
+
+// converge plans the way from what is to what should be, for a sandbox that is
+// neither expired nor to go.
+func (o *one) converge() {
+	w, a := o.w, o.rec.Address
+	mode, _ := effectiveMode(false, o.hold, o.spec)
+	phase := o.st.Phase
+	if w.networkGone(o) {
+		w.note(a + " cannot be brought up: " + o.spec.Network.Name + " is gone; apply makes it again")
+		return
+	}
+	if w.waits(o.rec.Retry) && len(o.diffs) == 0 {
+		w.note(a + " failed (" + o.rec.Retry.Error + "); tried again at " + stamp(o.rec.Retry.NextAt))
+		return
+	}
+	switch {
+	case phase == Destroyed:
+		w.add(o.change(ActForget, FromHost, "all of it is gone", "forgotten"))
+		return
+	case phase == Pending:
+		o.create(mode)
+	case o.class == Replace:
+		o.replace(mode)
+	case phase == Failed:
+		o.failed(mode)
+	case phase == Lost:
+		o.lost(mode)
+	case phase == Stopped:
+		o.stopped(mode)
+	default:
+		o.alive(mode)
+	}
+	if o.revive {
+		o.step(o.change(ActUpdate, FromHost, o.revivalCause(), "no longer expired"))
+	}
+}
+
+// networkGone reports whether a sandbox refers to a network without a record or
+// a plan for one.
+func (w *walk) networkGone(o *one) bool {
+	n := o.spec.Network
+	return n != nil && w.in.Records.Networks[n.Name] == nil && w.networks[n.Name] == nil
+}
+
+func (o *one) create(mode string) {
+	cause := o.cause
+	if len(o.diffs) == 0 {
+		cause = "not created yet"
+		if o.rec.Retry.Attempts > 0 {
+			cause = "creation is tried again"
+		}
+	}
+	c := o.change(ActCreate, o.origin, cause, "")
+	c.Then = mode
+	if o.w.in.Options.NoStart && mode != "suspended" {
+		c.Then = "created"
+	}
+	c.Consequence = creation(c.Then)
+	o.step(c)
+}
+
+// replace plans a new instance in place of the old one, which may be gone or failed.
+func (o *one) replace(mode string) {
+	consequence := "replaced: writable layer lost"
+	if len(o.spec.Volumes) > 0 {
+		names := make([]string, 0, len(o.spec.Volumes))
+		for n := range o.spec.Volumes {
+			names = append(names, n)
+		}
+		slices.Sort(names)
+		consequence += ", " + volumes(names) + " kept"
+	}
+	if mode == "suspended" || mode == "created" {
+		consequence += ", not started"
+	}
+	c := o.change(ActReplace, o.origin, o.cause, consequence)
+	c.Then, c.NewLease, c.Reason = mode, o.newLease, "replaced"
+	if o.newLease {
+		if n := o.bothDeadlines(); n != "" {
+			c.Notes = append(c.Notes, n)
+		}
+	}
+	c.Notes = append(c.Notes, o.memoryLost()...)
+	o.step(c)
+}
+
+func (o *one) memoryLost() []string {
+	if o.st.Phase != Paused {
+		return nil
+	}
+	why := "paused"
+	if o.hold != nil {
+		why = "held paused by " + o.hold.By
+	}
+	return []string{"the memory of its processes is lost: it is " + why + ", and a new process is started and frozen again"}
+}
+
+// recreate plans a new instance on the old files.
+func (o *one) recreate(mode, cause string, fresh bool) {
+	consequence := "recreated, files kept"
+	switch {
+	case fresh:
+		consequence = "recreated: writable layer lost"
+	case !o.seen.Layer:
+		consequence = "recreated: its writable layer is gone already"
+	}
+	c := o.change(ActRecreate, o.origin, cause, consequence)
+	c.Then, c.Fresh = mode, fresh
+	o.step(c)
+}
+
+func (o *one) failed(mode string) {
+	a := o.rec.Address
+	why := "failed"
+	if i := o.rec.Instance; i != nil && i.FailReason != "" {
+		why = "failed: " + i.FailReason
+	}
+	if o.w.in.Trigger == Keep {
+		o.w.note(a + " " + why + "; apply recreates it")
+		o.update("")
+		return
+	}
+	o.recreate(mode, why, false)
+}
+
+func (o *one) lost(mode string) {
+	w, a := o.w, o.rec.Address
+	cause := o.lostCause()
+	switch o.spec.Lifetime.OnLost {
+	case "retain":
+		o.update(": recorded, it is lost and retained")
+		w.note(a + " is lost and retained (on_lost); -replace=" + a + " makes it anew")
+	case "delete":
+		o.update("")
+		c := o.change(ActDelete, FromHost, cause, destruction(o.spec))
+		c.Before, c.Reason, c.Volumes = encode(&o.rec.Spec), "lost", dyingClaims(o.spec)
+		w.add(c)
+		o.revive = false
+	default:
+		if o.backsOff() {
+			w.note(a + " is lost; recreated at " + stamp(o.rec.Retry.NextAt))
+			return
+		}
+		o.recreate(mode, cause, o.spec.Lifetime.OnLost == "recreate-fresh")
+	}
+}
+
+// stopped plans for a sandbox without a process: nothing runs, so that changes
+// wait for the next start.
+func (o *one) stopped(mode string) {
+	w, a := o.w, o.rec.Address
+	ran := o.rec.phase().live() // it ended since the record was written
+	if len(o.diffs) > 0 {
+		consequence := "updated"
+		if o.class == Restart {
+			consequence = "updated, takes effect at the next start"
+		}
+		o.step(o.change(ActUpdate, o.origin, o.cause, consequence))
+	}
+	if claims := o.goneClaims(); len(claims) > 0 {
+		o.remakeClaims(claims, ActRepair, "made again, empty: their data is lost")
+	}
+	up := mode == "running" || mode == "paused"
+	switch {
+	case !up:
+	case o.st.ownEnd() && !(o.modeChanged && o.rec.Spec.OperatingMode == "suspended"):
+		w.note(a + " " + ending(o.st.Outcome) + o.endedAt() + "; start or -replace=" + a + " runs it again")
+	case o.st.StoppedBy == ByKilled && o.backsOff():
+		w.note(a + " was killed from outside; started again at " + stamp(o.rec.Retry.NextAt))
+	default:
+		cause, origin := o.startCause(mode)
+		o.step(o.change(ActStart, origin, cause, "started on the same files"))
+		if mode == "paused" {
+			o.step(o.change(ActPause, origin, o.modeCause(mode), "frozen: same processes"))
+		}
+		return
+	}
+	if ran && !slices.ContainsFunc(w.steps[a], func(c Change) bool { return c.Action == ActNoop }) {
+		w.add(o.change(ActNoop, FromHost, ending(o.st.Outcome), "what its process held is released, files kept"))
+	}
+}
+
+func (o *one) endedAt() string {
+	if out := o.st.Outcome; out != nil && !out.At.IsZero() {
+		return " at " + stamp(out.At)
+	}
+	return ""
+}
+
+// alive plans for a sandbox with a process.
+func (o *one) alive(mode string) {
+	phase := o.st.Phase
+	keeps := mode != "suspended" // the process is wanted
+	gone := o.goneClaims()
+	missing := slices.DeleteFunc(slices.Clone(o.seen.Missing), func(m string) bool { return m == "rootfs" || m == "cgroup" })
+	broken := len(missing) < len(o.seen.Missing)
+	behind := o.rec.Instance.RunningSpec > 0 && o.rec.Instance.RunningSpec < o.rec.Generation && o.st.Rebind == ""
+
+	if keeps && (o.class == Restart || broken || behind || len(gone) > 0 || o.remadeVolume() != "") {
+		o.restart(mode, broken, behind, gone)
+		return
+	}
+	if len(o.diffs) > 0 {
+		consequence := "updated in place, keeps running"
+		switch {
+		case !keeps:
+			consequence = "updated"
+			if o.class == Restart {
+				consequence = "updated, takes effect at the next start"
+			}
+		case phase == Paused:
+			consequence = "updated in place, stays paused"
+		case phase == Created:
+			consequence = "updated in place"
+		}
+		o.step(o.change(ActUpdate, o.origin, o.cause, consequence))
+	}
+	if keeps && len(missing) > 0 {
+		c := o.change(ActRepair, FromHost, strings.Join(missing, ", ")+" missing", "repaired in place, process kept")
+		c.Missing = missing
+		o.step(c)
+	}
+	o.toMode(mode)
+}
+
+// toMode plans the step from a live phase to the mode.
+func (o *one) toMode(mode string) {
+	origin := o.modeOrigin()
+	cause := o.modeCause(mode)
+	switch phase := o.st.Phase; {
+	case mode == "suspended":
+		o.step(o.change(ActSuspend, origin, cause, "suspended: its process ends, files kept"))
+	case mode == "created":
+	case phase == Created:
+		if origin == FromHost && o.hold == nil {
+			cause = "created and not started yet"
+		}
+		o.step(o.change(ActStart, origin, cause, "started"))
+		if mode == "paused" {
+			o.step(o.change(ActPause, origin, o.modeCause(mode), "frozen: same processes"))
+		}
+	case mode == "paused" && phase == Running:
+		o.step(o.change(ActPause, origin, cause, "frozen: same processes"))
+	case mode == "running" && phase == Paused:
+		o.step(o.change(ActResume, origin, cause, "thawed: same processes"))
+	}
+}
+
+// restart plans a new process on the same files. One that never started its
+// command is recreated instead: there is nothing to stop.
+func (o *one) restart(mode string, broken, behind bool, gone []string) {
+	origin, cause, consequence := o.origin, o.cause, "updated, restarts the process, keeps files"
+	if o.class != Restart {
+		consequence = "restarted, keeps files"
+		if len(o.diffs) > 0 {
+			consequence = "updated, restarts the process, keeps files"
+		} else {
+			origin = FromHost
+		}
+		switch {
+		case broken:
+			cause = o.firstBroken() + " gone"
+		case len(gone) > 0:
+			cause = volumes(gone) + " gone"
+			consequence = "restarted on an empty " + volumes(gone) + ": its data is lost"
+		case behind:
+			cause = "its process runs an older generation"
+		default:
+			cause = o.remadeVolume()
+		}
+	}
+	c := o.change(ActRestart, origin, cause, consequence)
+	if o.st.Phase == Created {
+		c.Action = ActRecreate
+		c.Consequence = "recreated, files kept"
+	}
+	c.Then = mode
+	if len(gone) > 0 {
+		o.w.drift(o.rec.Address, volumes(gone)+" gone: its data is lost")
+	}
+	c.Notes = o.memoryLost()
+	o.step(c)
+}
+
+func (o *one) firstBroken() string {
+	if slices.Contains(o.seen.Missing, "rootfs") {
+		return "rootfs"
+	}
+	return "cgroup"
+}
+
+// goneClaims are the claims whose directories are gone from the host, sorted.
+func (o *one) goneClaims() []string {
+	var out []string
+	for name, id := range o.rec.Claim {
+		if o.w.volumeGone(id) {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (o *one) remakeClaims(claims []string, action Action, consequence string) {
+	o.w.drift(o.rec.Address, volumes(claims)+" gone: its data is lost")
+	c := o.change(action, FromHost, volumes(claims)+" gone", consequence)
+	for _, n := range claims {
+		c.Missing = append(c.Missing, "volume "+n)
+	}
+	o.step(c)
+}
+
+// remadeVolume says which mounted volume is made again under the process.
+func (o *one) remadeVolume() string {
+	for _, m := range o.spec.Mounts {
+		if why := o.w.remade[m.Volume]; m.Volume != "" && why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+func (o *one) modeOrigin() Origin {
+	if o.modeChanged || o.released || (o.rec.Expired != nil && o.dateChanged) {
+		return FromFiles
+	}
+	return FromHost
+}
+
+func (o *one) modeCause(mode string) string {
+	switch {
+	case o.modeChanged:
+		return "operating_mode changed"
+	case o.released:
+		return "hold released"
+	case o.hold != nil:
+		return "held " + o.hold.Mode + " by " + o.hold.By
+	}
+	return "operating_mode is " + mode
+}
+
+func (o *one) revivalCause() string {
+	if _, _, dated := Deadline(o.spec, o.lease); !dated {
+		return "its deadline was removed"
+	}
+	return "its deadline was moved ahead"
+}
+
+// startCause says why a stopped sandbox is started.
+func (o *one) startCause(mode string) (string, Origin) {
+	origin := o.modeOrigin()
+	switch {
+	case o.modeChanged, o.released:
+		return o.modeCause(mode), origin
+	case o.rec.Expired != nil:
+		return o.revivalCause(), origin
+	case o.st.StoppedBy == ByKilled:
+		return "process gone: killed from outside", FromHost
+	case o.rec.Retry.Error != "":
+		return "the start is tried again", FromHost
+	}
+	return o.modeCause(mode), origin
+}

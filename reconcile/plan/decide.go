@@ -1,0 +1,454 @@
+package plan
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"pinfold/config"
+)
+
+const (
+	dyingLook   = 250 * time.Millisecond // how soon to look again at one that is still dying
+	unknownLook = 5 * time.Second        // and at one that could not be looked at
+)
+
+// one is the decision about one recorded sandbox.
+type one struct {
+	w    *walk
+	rec  *Sandbox
+	d    *config.Resource[config.Sandbox] // nil: the record is what is wanted
+	seen Seen
+	st   Status
+
+	spec  *config.Sandbox // as it will be
+	lease Lease           // as it will be
+	hold  *Hold           // as it will be
+
+	diffs       []difference
+	unknown     []string // of the declaration, without what is ignored
+	class       Class
+	origin      Origin
+	cause       string // of a change of the spec or of a forced replacement
+	modeChanged bool   // the files change operating_mode
+	dateChanged bool   // the files change a deadline
+	released    bool   // -release-holds
+	newLease    bool
+	revive      bool
+	adopted     bool // a step has taken the spec
+}
+
+// sandbox decides about the sandbox at address a, declared, recorded or ended.
+func (w *walk) sandbox(a string) {
+	if w.visited[a] {
+		return
+	}
+	w.visited[a] = true
+	d, rec := w.sandboxes[a], w.in.Records.Sandboxes[a]
+	if d != nil && len(d.Unknown) > 0 {
+		// Whether its unknown values can become known depends on what they refer to.
+		for _, dep := range d.DependsOn {
+			if w.sandboxes[dep] != nil && w.covered(dep) {
+				w.sandbox(dep)
+			}
+		}
+	}
+	switch {
+	case rec == nil && (d == nil || w.in.Options.Destroy):
+		if w.in.Records.Ended[a] != nil && w.goes(a) {
+			_, cause := w.endReason(true)
+			w.add(Change{Address: a, Kind: "sandbox", Action: ActForget, Origin: FromFiles, Cause: cause,
+				Consequence: "forgotten: it had ended before"})
+		}
+	case rec == nil:
+		w.declare(a, d)
+	default:
+		w.decide(rec, d)
+	}
+}
+
+// declare decides about a sandbox that is declared and not recorded.
+func (w *walk) declare(a string, d *config.Resource[config.Sandbox]) {
+	now, spec := w.in.Now, &d.Spec
+	forced := w.replaced(a)
+	if e := w.in.Records.Ended[a]; e != nil && !forced && !endedAgain(e, spec, now) {
+		how := "a later deadline in the files or -replace=" + a + " makes it again"
+		if e.Reason == "lost" {
+			how = "-replace=" + a + " makes it again"
+		}
+		w.note(a + " ended at " + stamp(e.At) + " (" + e.Reason + ") and stays ended; " + how)
+		return
+	}
+	if dep := w.endedDependency(d); dep != "" {
+		w.note(a + " is not made: it refers to " + dep + ", which is not there")
+		return
+	}
+	lease := StartLease(spec, now)
+	deadline, reason, dated := Deadline(spec, lease)
+	if dated && !now.Before(deadline) {
+		attribute := attributeOf(reason)
+		w.warn(a, a+" is not created: its "+attribute+" has passed",
+			"It would end at once: "+attribute+" is "+stamp(deadline)+". Give a later one.", source(d, attribute))
+		return
+	}
+	if !slices.Contains(d.Unknown, "shutdown_time") && !slices.Contains(d.Unknown, "lifetime.ttl") && w.capped(a, spec, lease, d) {
+		return
+	}
+	c := Change{Address: a, Kind: "sandbox", Action: ActCreate, Origin: FromFiles, Cause: "declared",
+		After: withoutUnknown(encode(spec), d.Unknown), Unknown: d.Unknown}
+	if forced {
+		c.Cause = "-replace"
+	}
+	c.Then, _ = effectiveMode(false, nil, spec)
+	if w.in.Options.NoStart && c.Then != "suspended" {
+		c.Then = "created"
+	}
+	c.Consequence = creation(c.Then)
+	w.add(c)
+}
+
+// creation words a create by the mode it ends in.
+func creation(then string) string {
+	switch then {
+	case "running":
+		return "created and started"
+	case "paused":
+		return "created, started and frozen"
+	case "suspended":
+		return "created without a process"
+	}
+	return "created, not started"
+}
+
+// endedAgain reports whether the files make an ended sandbox again: its deadline
+// was moved ahead or removed since. A clock that stepped back is no reason.
+func endedAgain(e *Ended, spec *config.Sandbox, now time.Time) bool {
+	ahead := spec.ShutdownTime.IsZero() || spec.ShutdownTime.After(now)
+	switch e.Reason {
+	case "ttl_expiry":
+		return ahead && (spec.Lifetime.TTL == 0 || spec.Lifetime.TTL > e.TTL)
+	case "shutdown_time":
+		return spec.ShutdownTime.IsZero() || (ahead && spec.ShutdownTime.After(e.ShutdownTime))
+	}
+	return false
+}
+
+// endedDependency is what an unknown value refers to that neither exists nor
+// comes in this plan, so that the value can never be known.
+func (w *walk) endedDependency(d *config.Resource[config.Sandbox]) string {
+	if len(d.Unknown) == 0 {
+		return ""
+	}
+	for _, dep := range d.DependsOn {
+		if w.sandboxes[dep] != nil && w.in.Records.Sandboxes[dep] == nil && len(w.steps[dep]) == 0 {
+			return dep
+		}
+	}
+	return ""
+}
+
+func (w *walk) replaced(a string) bool {
+	return slices.ContainsFunc(w.in.Options.Replace, func(n string) bool { return names(n, a) })
+}
+
+// capped refuses a deadline beyond the host's max_lifetime, or none at all.
+func (w *walk) capped(a string, spec *config.Sandbox, l Lease, d *config.Resource[config.Sandbox]) bool {
+	limit := w.in.Limits.MaxLifetime
+	if limit <= 0 {
+		return false
+	}
+	deadline, reason, dated := Deadline(spec, l)
+	switch {
+	case !dated:
+		w.fail(a, a+" has no deadline, but max_lifetime is "+words(limit),
+			"The host's max_lifetime allows no sandbox without an end. Set shutdown_time or lifetime.ttl.", position(d))
+	case deadline.Sub(w.in.Now) > limit:
+		attribute := attributeOf(reason)
+		w.fail(a, a+" would live longer than max_lifetime ("+words(limit)+")",
+			"Its "+attribute+" ends it at "+stamp(deadline)+"; the host allows nothing later than "+stamp(w.in.Now.Add(limit))+".", source(d, attribute))
+	default:
+		return false
+	}
+	return true
+}
+
+func attributeOf(expired string) string {
+	if expired == TTLExpiry {
+		return "lifetime.ttl"
+	}
+	return "shutdown_time"
+}
+
+func source(d *config.Resource[config.Sandbox], attribute string) config.Position {
+	if d == nil {
+		return config.Position{}
+	}
+	if p, ok := d.Sources[attribute]; ok {
+		return p
+	}
+	return d.Source
+}
+
+// decide looks at a recorded sandbox and plans what it needs.
+func (w *walk) decide(rec *Sandbox, d *config.Resource[config.Sandbox]) {
+	o := &one{w: w, rec: rec, d: d, spec: &rec.Spec, lease: rec.Lease, hold: rec.Hold, origin: FromHost}
+	free := o.look()
+	if w.in.Options.RefreshOnly {
+		return
+	}
+	if !free {
+		w.stays[rec.Address] = "nothing is done to it now"
+		return
+	}
+	if w.goes(rec.Address) {
+		o.end()
+		return
+	}
+	if !o.want() {
+		w.stays[rec.Address] = "its change is refused"
+		return
+	}
+	o.date()
+	if o.expire() {
+		return
+	}
+	if o.seen.Dying && !o.seen.Alive {
+		w.drift(rec.Address, "its main process ended, others are still dying")
+		w.note(rec.Address + " waits: processes of its last instance are still dying")
+		w.wake(w.in.Now.Add(dyingLook))
+		w.stays[rec.Address] = "is still dying"
+		return
+	}
+	o.converge()
+}
+
+// look finds out what is true, and reports whether anything may be done at all.
+func (o *one) look() (free bool) {
+	w, rec := o.w, o.rec
+	if w.in.Options.NoRefresh {
+		o.st = Status{Phase: rec.phase()}
+		if i := rec.Instance; i != nil {
+			o.st.StoppedBy, o.st.Outcome, o.st.PID, o.st.StartTime = i.StoppedBy, i.Outcome, i.PID, i.StartTime
+		}
+		o.seen = Seen{UID: rec.UID, Layer: true, Alive: o.st.Phase.live(), Started: o.st.Phase != Created, Frozen: o.st.Phase == Paused}
+		return true
+	}
+	present := false
+	if rec.Instance != nil {
+		o.seen, present = w.in.Observed.Instances[rec.Instance.ID]
+		// Another sandbox's instance under this id is none of ours.
+		if present && o.seen.UID != "" && o.seen.UID != rec.UID {
+			o.seen, present = Seen{}, false
+		}
+	}
+	o.st = lookedAt(rec, o.seen, present)
+	known := !present || o.seen.Unknown == ""
+	free = known
+	others := w.survivors[rec.UID]
+	gone := known && !o.seen.Alive && !o.seen.Dying
+	switch {
+	case !known:
+		w.drift(rec.Address, "could not be looked at: "+o.seen.Unknown)
+		w.note(rec.Address + " could not be looked at (" + o.seen.Unknown + "); nothing is done to it")
+		w.wake(w.in.Now.Add(unknownLook))
+	case len(others) == 0:
+	case gone && len(others) == 1 && (o.st.Phase == Lost || o.st.Phase == Pending) && w.in.Observed.Instances[others[0]].Unknown == "":
+		o.rebind(others[0])
+	default:
+		w.drift(rec.Address, strconv.Itoa(len(others))+" other live instances bear its uid: "+strings.Join(others, ", "))
+		if !o.seen.Alive {
+			w.note(rec.Address + " has other live instances (" + strings.Join(others, ", ") + "); nothing is touched until at most one is left")
+			free = false
+		}
+	}
+	if o.st.Outcome != nil && o.st.Outcome.At.IsZero() {
+		at := *o.st.Outcome
+		at.At = w.in.Now
+		o.st.Outcome = &at
+	}
+	o.st.Conditions = conditions(rec, &o.st, o.seen, known, w.in.Now)
+	w.plan.Status[rec.Address] = o.st
+	if !free {
+		return false
+	}
+	switch {
+	case o.st.Phase == Lost && rec.phase().live():
+		w.drift(rec.Address, o.lostCause())
+	case o.st.Phase == Stopped && o.st.StoppedBy == ByKilled:
+		w.drift(rec.Address, "process gone: killed from outside")
+	case o.st.Phase.live() && len(o.seen.Missing) > 0:
+		w.drift(rec.Address, strings.Join(o.seen.Missing, ", ")+" missing")
+	case o.st.Phase == Stopped && !o.seen.Layer && !rec.Spec.Security.ReadOnlyRoot:
+		w.drift(rec.Address, "writable layer gone: its files are lost")
+	}
+	return true
+}
+
+// rebind goes on with the one other live instance of this sandbox. The rest of
+// the plan speaks of that instance.
+func (o *one) rebind(id string) {
+	rec := *o.rec
+	inst := Instance{ID: id, Phase: Created, BootID: o.w.in.Observed.BootID}
+	if rec.Instance != nil {
+		inst.CreatedAt, inst.StartedAt = rec.Instance.CreatedAt, rec.Instance.StartedAt
+	}
+	rec.Instance = &inst
+	o.rec = &rec
+	o.seen = o.w.in.Observed.Instances[id]
+	o.st = lookedAt(o.rec, o.seen, true)
+	o.st.Rebind = id
+	o.w.drift(rec.Address, "its recorded instance is gone, but instance "+id+" of it lives")
+	o.w.add(Change{Address: rec.Address, Kind: "sandbox", Action: ActNoop, Origin: FromHost, Instance: id,
+		Cause: "instance " + id + " survived", Consequence: "bound to it"})
+}
+
+func (o *one) lostCause() string {
+	if i := o.rec.Instance; i != nil && i.BootID != "" && o.w.in.Observed.BootID != "" && i.BootID != o.w.in.Observed.BootID {
+		return "lost: the host rebooted"
+	}
+	return "lost: process gone without an outcome"
+}
+
+// end plans the destruction of a sandbox that is no longer wanted.
+func (o *one) end() {
+	w, a := o.w, o.rec.Address
+	reason, cause := w.endReason(o.d == nil)
+	l := o.rec.Lifecycle
+	if o.d != nil {
+		l = o.d.Lifecycle
+	}
+	if w.guarded(a, l, "destroyed", cause, position(o.d)) {
+		return
+	}
+	c := o.change(ActDelete, FromFiles, cause, destruction(&o.rec.Spec))
+	c.Before, c.Reason, c.Volumes = encode(&o.rec.Spec), reason, dyingClaims(&o.rec.Spec)
+	w.add(c)
+}
+
+func destruction(spec *config.Sandbox) string {
+	if claims := dyingClaims(spec); len(claims) > 0 {
+		return "destroyed: writable layer and " + volumes(claims) + " lost"
+	}
+	return "destroyed: writable layer lost"
+}
+
+// dyingClaims are the claims that go with the sandbox, sorted.
+func dyingClaims(spec *config.Sandbox) []string {
+	var names []string
+	for n, c := range spec.Volumes {
+		if c.OnDestroy != "retain" {
+			names = append(names, n)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (o *one) change(action Action, origin Origin, cause, consequence string) Change {
+	c := Change{Address: o.rec.Address, Kind: "sandbox", Action: action, Origin: origin, Cause: cause, Consequence: consequence}
+	if o.rec.Instance != nil {
+		c.Instance = o.rec.Instance.ID
+	}
+	return c
+}
+
+// want compares record and declaration; false when the change is refused.
+func (o *one) want() bool {
+	w, rec, d := o.w, o.rec, o.d
+	a := rec.Address
+	if d != nil {
+		want, unknown := ignore(&rec.Spec, &d.Spec, d.Lifecycle.IgnoreChanges, d.Unknown)
+		if !sameSandbox(&rec.Spec, want) || len(unknown) > 0 {
+			settles := slices.ContainsFunc(d.DependsOn, func(dep string) bool {
+				return slices.ContainsFunc(w.steps[dep], func(c Change) bool { return c.Action != ActNoop })
+			})
+			o.diffs = markUnknown(diffSandbox(&rec.Spec, want), unknown, settles)
+		}
+		o.diffs = append(o.diffs, diffLifecycle(rec.Lifecycle, d.Lifecycle)...)
+		if len(o.diffs) > 0 {
+			o.spec, o.unknown = decided(&rec.Spec, want, unknown), unknown
+			o.class, o.origin, o.cause = worst(o.diffs), FromFiles, changedNames(o.diffs)
+		}
+	}
+	if o.class == Refused {
+		if rec.Instance != nil {
+			w.refuseClaims(a, o.diffs, d)
+			return false
+		}
+		o.class = InPlace
+	}
+	o.modeChanged = o.spec.OperatingMode != rec.Spec.OperatingMode
+	o.dateChanged = !o.spec.ShutdownTime.Equal(rec.Spec.ShutdownTime) || o.spec.Lifetime.TTL != rec.Spec.Lifetime.TTL
+
+	// What it stands on may have been made anew.
+	force := func(cause string, origin Origin) {
+		if o.class != Replace {
+			o.class, o.cause = Replace, cause
+			if o.origin != FromFiles {
+				o.origin = origin
+			}
+		}
+	}
+	filesOrigin := FromFiles
+	if w.in.Trigger == Keep {
+		filesOrigin = FromHost
+	}
+	if why := w.remade[o.spec.Image]; why != "" {
+		force(why, filesOrigin)
+	} else if i, img := rec.Instance, w.in.Records.Images[o.spec.Image]; i != nil && i.Image != "" && img != nil && img.Digest != "" && img.Digest != i.Image {
+		force("image changed", filesOrigin)
+	}
+	if n := o.spec.Network; n != nil {
+		if why := w.remade[n.Name]; why != "" {
+			force(why, filesOrigin)
+		} else if net := w.in.Records.Networks[n.Name]; net != nil && rec.Net != nil && rec.Net.Network == n.Name && !onNetwork(rec.Net, net.CIDR) {
+			force(n.Name+" was replaced", filesOrigin)
+		}
+	}
+	if w.replaced(a) {
+		force("-replace", FromFiles)
+	}
+	if o.class == Replace && rec.Instance != nil {
+		l := rec.Lifecycle
+		if d != nil {
+			l = d.Lifecycle
+		}
+		if w.guarded(a, l, "replaced", o.cause, position(d)) {
+			return false
+		}
+		o.newLease = true
+	}
+
+	switch {
+	case rec.Hold == nil:
+	case o.modeChanged:
+		o.hold = nil
+		w.add(o.change(ActRelease, FromFiles, "operating_mode changed", "no longer held "+rec.Hold.Mode))
+	case w.in.Options.ReleaseHolds:
+		o.hold, o.released = nil, true
+		w.add(o.change(ActRelease, FromFiles, "-release-holds", "no longer held "+rec.Hold.Mode))
+	default:
+		w.note(a + " is held " + rec.Hold.Mode + " by " + rec.Hold.By + " since " + clock(rec.Hold.At, w.in.Now) + "; apply keeps it")
+	}
+	return true
+}
+
+// adopt is a step that, being the first, also takes the declared spec.
+func (o *one) adopt(c Change) Change {
+	if o.adopted || len(o.diffs) == 0 {
+		return c
+	}
+	o.adopted = true
+	c.Before, c.After, c.Unknown = encode(&o.rec.Spec), withoutUnknown(encode(o.spec), o.unknown), o.unknown
+	c.Diff, c.ReplacePaths = printed(o.diffs)
+	return c
+}
+
+func (o *one) step(c Change) {
+	c = o.adopt(c)
+	if o.revive {
+		c.Revive, o.revive = true, false
+	}
+	o.w.add(c)
+}

@@ -1,0 +1,152 @@
+package plan
+
+import (
+	"slices"
+	"time"
+)
+
+// date works out the lease as it will be, and checks what the files say about
+// deadlines against the host's cap.
+func (o *one) date() {
+	w, rec := o.w, o.rec
+	o.lease = rec.Lease.WithTTL(o.spec.Lifetime.TTL)
+	if o.newLease {
+		o.lease = StartLease(o.spec, w.in.Now)
+	}
+	if o.d != nil && (o.dateChanged || o.newLease) {
+		l := o.lease
+		if l.Start.IsZero() {
+			l = StartLease(o.spec, w.in.Now)
+		}
+		if deadline, _, dated := Deadline(o.spec, l); !dated || w.in.Now.Before(deadline) {
+			w.capped(rec.Address, o.spec, l, o.d)
+		}
+	}
+}
+
+// expire plans what deadlines ask for, and reports whether that is all: expiry
+// beats modes and holds (contract 3.3).
+func (o *one) expire() bool {
+	w, rec := o.w, o.rec
+	now := w.in.Now
+	deadline, reason, dated := Deadline(o.spec, o.lease)
+	due := dated && !now.Before(deadline)
+	ex := rec.Expired
+	switch {
+	case ex != nil && (!dated || (!due && (deadline.After(ex.Deadline) || o.newLease))):
+		o.revive = true
+		w.wake(deadline)
+		return false
+	case ex == nil && !due:
+		if dated {
+			w.wake(deadline)
+		}
+		return false
+	}
+
+	remove := o.spec.ShutdownPolicy == "delete"
+	cause := attributeOf(reason) + " passed"
+	if ex == nil {
+		ex = &Expired{Deadline: deadline, Reason: reason}
+	} else {
+		cause = attributeOf(ex.Reason) + " passed; its teardown was not finished"
+		if ex.Done && remove {
+			cause = "shutdown_policy is delete, and it has expired"
+		}
+		if w.waits(rec.Retry) && !ex.Done {
+			w.note(rec.Address + " could not be taken down (" + rec.Retry.Error + "); tried again at " + stamp(rec.Retry.NextAt))
+			return true
+		}
+	}
+	end := func(then, consequence string) {
+		origin := FromHost
+		if remove && rec.Expired != nil && rec.Expired.Done && slices.ContainsFunc(o.diffs, func(d difference) bool { return d.Path == "shutdown_policy" }) {
+			origin = FromFiles
+		}
+		c := o.change(ActExpire, origin, cause, consequence)
+		c.Deadline, c.Reason, c.Then = ex.Deadline, ex.Reason, then
+		if then == "destroyed" {
+			c.Volumes = dyingClaims(o.spec)
+		}
+		w.add(c)
+	}
+
+	if remove {
+		if rec.Expired == nil {
+			o.update(", expires at once")
+		} else {
+			o.update("; it has expired, so it goes")
+		}
+		end("destroyed", "expired and "+destruction(o.spec))
+		return true
+	}
+	phase := o.st.Phase
+	if o.class == Replace && phase != Pending {
+		o.replace("suspended")
+		phase = Stopped
+	} else if rec.Expired == nil {
+		o.update(", expires at once")
+	} else {
+		o.update(", stays ended: expired at " + stamp(ex.Deadline))
+	}
+	switch down := phase.live() || (phase == Stopped && rec.Instance != nil); {
+	case rec.Expired != nil && ex.Done && !phase.live():
+	case down:
+		if rec.Expired != nil && ex.Done {
+			cause = "it runs although it expired"
+		}
+		end("stopped", "stopped by expiry, files and volumes kept")
+	default:
+		end("", "marked as expired")
+	}
+	return true
+}
+
+// update records the declared spec where nothing else is to be done for it.
+func (o *one) update(consequence string) {
+	if len(o.diffs) == 0 {
+		return
+	}
+	o.step(o.change(ActUpdate, o.origin, o.cause, "updated"+consequence))
+}
+
+// waits reports whether a failed step is to be tried again only later. A user's
+// plan does not wait.
+func (w *walk) waits(r Retry) bool {
+	if w.in.Trigger != Keep || r.Error == "" || !w.in.Now.Before(r.NextAt) {
+		return false
+	}
+	w.wake(r.NextAt)
+	return true
+}
+
+// backsOff is waits for what comes back after a kill or a loss: nobody shortens
+// that, unless a new generation begins.
+func (o *one) backsOff() bool {
+	next := o.rec.Retry.NextAt
+	if len(o.diffs) > 0 || !o.w.in.Now.Before(next) {
+		return false
+	}
+	o.w.wake(next)
+	return true
+}
+
+// bothDeadlines words what a new lease does to the deadline.
+func (o *one) bothDeadlines() string {
+	was, _, had := Deadline(&o.rec.Spec, o.rec.Lease)
+	is, reason, has := Deadline(o.spec, o.lease)
+	old, new := "none", "none"
+	if had {
+		old = stamp(was)
+	}
+	if has {
+		new = stamp(is)
+		if reason == TTLExpiry {
+			new += " (a new ttl of " + words(time.Duration(o.spec.Lifetime.TTL)) + " starts)"
+		}
+	}
+	if old == new {
+		return ""
+	}
+	return "deadline: " + old + " -> " + new
+}

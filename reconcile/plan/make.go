@@ -1,0 +1,281 @@
+package plan
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"pinfold/config"
+)
+
+// Make decides: it compares what is declared, recorded and seen, and gives the
+// plan. It is total: any input has a plan.
+//
+// With trigger Keep the declaration and the flags that only a user can give
+// (Destroy, Replace, ReleaseHolds, NoStart) are not looked at; without a
+// declaration the recorded specs are kept.
+func Make(in Input) *Plan {
+	if in.Trigger == Keep {
+		in.Desired = nil
+		in.Options.Destroy, in.Options.Replace, in.Options.ReleaseHolds, in.Options.NoStart = false, nil, false, false
+	}
+	if in.Options.RefreshOnly {
+		in.Desired, in.Options = nil, Options{RefreshOnly: true, Targets: in.Options.Targets, Excludes: in.Options.Excludes}
+	}
+	w := newWalk(in)
+	w.inScope = w.scope()
+	w.checkReplace()
+	w.findSurvivors()
+
+	for _, a := range union(w.images, in.Records.Images) {
+		if w.covered(a) {
+			w.image(a)
+		}
+	}
+	for _, a := range union(w.networks, in.Records.Networks) {
+		if w.covered(a) {
+			w.network(a)
+		}
+	}
+	for _, a := range union(w.volumes, in.Records.Volumes) {
+		if w.covered(a) {
+			w.volume(a)
+		}
+	}
+	w.sandboxAddresses = union(w.sandboxes, in.Records.Sandboxes, in.Records.Ended)
+	for _, a := range w.sandboxAddresses {
+		if w.covered(a) {
+			w.sandbox(a)
+		}
+	}
+	if in.Options.RefreshOnly {
+		clear(w.steps)
+	} else {
+		w.keepUsed()
+		w.outputs()
+	}
+	w.plan.Changes = w.order()
+	w.plan.Summary = summarize(w.plan.Changes)
+	slices.SortFunc(w.plan.Drift, func(a, b Drift) int {
+		if c := strings.Compare(a.Address, b.Address); c != 0 {
+			return c
+		}
+		return strings.Compare(a.What, b.What)
+	})
+	slices.Sort(w.plan.Notes)
+	return w.plan
+}
+
+// walk is one Make under way.
+type walk struct {
+	in   Input
+	plan *Plan
+
+	images    map[string]*config.Resource[config.Image] // declared, by address
+	networks  map[string]*config.Resource[config.Network]
+	volumes   map[string]*config.Resource[config.Volume]
+	sandboxes map[string]*config.Resource[config.Sandbox]
+
+	sandboxAddresses []string
+	inScope          func(string) bool    // nil: everything
+	survivors        map[string][]string  // other live instances, by sandbox uid, sorted
+	visited          map[string]bool      // sandboxes decided
+	steps            map[string][]Change  // decided changes, by address
+	stays            map[string]string    // things that cannot go in this plan, and why
+	remade           map[string]string    // networks, images and volumes under sandboxes that must follow, and why
+	early            map[string]bool      // networks taken down before others are made
+	released         map[portKey][]string // fixed host ports given up in this plan, by who does
+}
+
+func newWalk(in Input) *walk {
+	w := &walk{
+		in:        in,
+		plan:      &Plan{Changes: []Change{}, Drift: []Drift{}, Notes: []string{}, Diags: config.Diagnostics{}, Status: map[string]Status{}},
+		survivors: map[string][]string{},
+		visited:   map[string]bool{},
+		steps:     map[string][]Change{},
+		stays:     map[string]string{},
+		remade:    map[string]string{},
+		early:     map[string]bool{},
+	}
+	if d := in.Desired; d != nil {
+		w.images, w.networks, w.volumes, w.sandboxes = index(d.Images), index(d.Networks), index(d.Volumes), index(d.Sandboxes)
+	}
+	return w
+}
+
+func index[T any](rs []config.Resource[T]) map[string]*config.Resource[T] {
+	m := make(map[string]*config.Resource[T], len(rs))
+	for i := range rs {
+		m[rs[i].Address] = &rs[i]
+	}
+	return m
+}
+
+// union lists the keys of maps, sorted.
+func union[A, B any](a map[string]A, b map[string]B, more ...map[string]*Ended) []string {
+	keys := make([]string, 0, max(len(a), len(b)))
+	for k := range a {
+		keys = append(keys, k)
+	}
+	for k := range b {
+		if _, both := a[k]; !both {
+			keys = append(keys, k)
+		}
+	}
+	for _, m := range more {
+		for k := range m {
+			keys = append(keys, k)
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// addresses lists everything declared or recorded, sorted.
+func (w *walk) addresses() []string {
+	r := w.in.Records
+	all := union(w.images, r.Images)
+	all = append(all, union(w.networks, r.Networks)...)
+	all = append(all, union(w.volumes, r.Volumes)...)
+	all = append(all, union(w.sandboxes, r.Sandboxes, r.Ended)...)
+	for _, name := range w.outputNames() {
+		all = append(all, "output."+name)
+	}
+	slices.Sort(all)
+	return all
+}
+
+func (w *walk) declared(a string) bool {
+	return w.images[a] != nil || w.networks[a] != nil || w.volumes[a] != nil || w.sandboxes[a] != nil
+}
+
+func (w *walk) covered(a string) bool { return w.inScope == nil || w.inScope(a) }
+
+func (w *walk) add(c Change) {
+	w.steps[c.Address] = append(w.steps[c.Address], c)
+}
+
+func (w *walk) note(text string) { w.plan.Notes = append(w.plan.Notes, text) }
+
+func (w *walk) drift(address, what string) {
+	w.plan.Drift = append(w.plan.Drift, Drift{Address: address, What: what})
+}
+
+// wake asks to be called again at t, which must lie ahead.
+func (w *walk) wake(t time.Time) {
+	if t.After(w.in.Now) && (w.plan.WakeAt.IsZero() || t.Before(w.plan.WakeAt)) {
+		w.plan.WakeAt = t
+	}
+}
+
+// checkReplace refuses -replace of what is no sandbox.
+func (w *walk) checkReplace() {
+	for _, name := range w.in.Options.Replace {
+		found := false
+		for _, a := range union(w.sandboxes, w.in.Records.Sandboxes, w.in.Records.Ended) {
+			if names(name, a) {
+				found = true
+				break
+			}
+		}
+		if !found {
+			w.fail(name, "there is no sandbox "+name, "-replace takes the address of a declared sandbox.", config.Position{})
+		}
+	}
+}
+
+// findSurvivors indexes the live instances that bear a recorded sandbox's uid
+// without being its recorded instance, and reports those of nobody.
+func (w *walk) findSurvivors() {
+	if w.in.Options.NoRefresh {
+		return
+	}
+	recorded := make(map[string]bool, len(w.in.Records.Sandboxes)) // instance ids
+	uids := make(map[string]bool, len(w.in.Records.Sandboxes))
+	for _, s := range w.in.Records.Sandboxes {
+		if s.UID != "" {
+			uids[s.UID] = true
+		}
+		if s.Instance != nil {
+			recorded[s.Instance.ID] = true
+		}
+	}
+	var strangers []string
+	for id, seen := range w.in.Observed.Instances {
+		if !seen.Alive || recorded[id] {
+			continue
+		}
+		if uids[seen.UID] {
+			w.survivors[seen.UID] = append(w.survivors[seen.UID], id)
+		} else if w.inScope == nil {
+			strangers = append(strangers, id)
+		}
+	}
+	for uid := range w.survivors {
+		slices.Sort(w.survivors[uid])
+	}
+	slices.Sort(strangers)
+	for _, id := range strangers {
+		w.note("instance " + id + " is alive, but no record knows it; it is left alone")
+	}
+}
+
+// summarize counts each address once per column.
+func summarize(changes []Change) Summary {
+	var s Summary
+	counted := map[string]bool{}
+	for _, c := range changes {
+		if c.Kind == "output" || c.Action == ActNoop {
+			continue
+		}
+		column, name := &s.Converge, "converge"
+		switch {
+		case c.Action == ActCreate:
+			column, name = &s.Add, "add"
+		case c.Action == ActDelete || c.Action == ActForget:
+			column, name = &s.Destroy, "destroy"
+		case c.Action == ActReplace:
+			column, name = &s.Replace, "replace"
+		case c.Origin == FromFiles:
+			column, name = &s.Change, "change"
+		}
+		if key := name + " " + c.Address; !counted[key] {
+			counted[key] = true
+			*column++
+		}
+	}
+	return s
+}
+
+// Empty reports whether the plan has nothing to do; a noop is nothing.
+func (p *Plan) Empty() bool {
+	return !slices.ContainsFunc(p.Changes, func(c Change) bool { return c.Action != ActNoop })
+}
+
+// Unsettled lists the addresses whose exports (config.Export) will change when
+// the plan is applied: what is created, and networks and images that are made
+// anew. To see in a plan what follows from that, evaluate the configuration
+// without their exports and call Make again.
+func (p *Plan) Unsettled() []string {
+	set := map[string]bool{}
+	for i := range p.Changes {
+		if c := &p.Changes[i]; unsettles(c) {
+			set[c.Address] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(set))
+}
+
+func unsettles(c *Change) bool {
+	switch c.Kind {
+	case "network":
+		return c.Action == ActCreate || c.Action == ActReplace
+	case "image":
+		return c.Action == ActCreate || c.Action == ActUpdate
+	case "sandbox", "volume":
+		return c.Action == ActCreate
+	}
+	return false
+}

@@ -1,0 +1,85 @@
+package plan
+
+// Verb is what may happen to an instance (contract 3.1).
+type Verb string
+
+const (
+	VerbCreate  Verb = "create"
+	VerbStart   Verb = "start"
+	VerbPause   Verb = "pause"
+	VerbResume  Verb = "resume"
+	VerbStop    Verb = "stop"    // the operator's
+	VerbSuspend Verb = "suspend" // also how the engine takes a process down
+	VerbExit    Verb = "exit"    // the process ended by itself or was killed
+	VerbExpire  Verb = "expire"
+	VerbRestart Verb = "restart" // the stop half; start follows
+	VerbDestroy Verb = "destroy"
+	VerbFail    Verb = "fail"
+	VerbLose    Verb = "lose"
+)
+
+// Phases and Verbs list every value, in the order of the contract's tables.
+var (
+	Phases = []Phase{Pending, Created, Running, Paused, Stopped, Failed, Lost, Destroyed}
+	Verbs  = []Verb{VerbCreate, VerbStart, VerbPause, VerbResume, VerbStop, VerbSuspend, VerbExit, VerbExpire, VerbRestart, VerbDestroy, VerbFail, VerbLose}
+)
+
+// transitions holds every legal move; what is absent is refused.
+var transitions = map[Phase]map[Verb]Phase{
+	Pending: {VerbCreate: Created, VerbFail: Failed, VerbDestroy: Destroyed},
+	Created: {VerbStart: Running, VerbSuspend: Stopped, VerbExpire: Stopped,
+		VerbDestroy: Destroyed, VerbFail: Failed, VerbLose: Lost},
+	Running: {VerbPause: Paused, VerbStop: Stopped, VerbSuspend: Stopped, VerbExit: Stopped, VerbExpire: Stopped, VerbRestart: Stopped,
+		VerbDestroy: Destroyed, VerbFail: Failed, VerbLose: Lost},
+	Paused: {VerbResume: Running, VerbSuspend: Stopped, VerbExpire: Stopped, VerbRestart: Stopped,
+		VerbDestroy: Destroyed, VerbFail: Failed, VerbLose: Lost},
+	Stopped:   {VerbStart: Running, VerbFail: Failed, VerbDestroy: Destroyed},
+	Failed:    {VerbDestroy: Destroyed},
+	Lost:      {VerbDestroy: Destroyed},
+	Destroyed: {},
+}
+
+// Transition is the state machine: the phase that verb leads to from phase
+// from, or a *TransitionError without an address.
+func Transition(from Phase, v Verb) (Phase, error) {
+	return TransitionOf("", from, v)
+}
+
+// TransitionOf is Transition with the sandbox's address in the error.
+func TransitionOf(address string, from Phase, v Verb) (Phase, error) {
+	if to, ok := transitions[from][v]; ok {
+		return to, nil
+	}
+	return from, &TransitionError{Address: address, Phase: from, Verb: v}
+}
+
+// TransitionError refuses a verb: 409 for the API, 404 when Phase is Destroyed.
+type TransitionError struct {
+	Address string
+	Phase   Phase
+	Verb    Verb
+}
+
+func (e *TransitionError) Error() string {
+	address := e.Address
+	if address == "" {
+		address = "sandbox"
+	}
+	if e.Phase == Destroyed {
+		return "sandbox: not found: " + address
+	}
+	return "sandbox: invalid state transition: " + address + " is " + string(e.Phase) + ", cannot " + string(e.Verb)
+}
+
+// live reports whether an instance in this phase has a PID 1.
+func (p Phase) live() bool {
+	return p == Created || p == Running || p == Paused
+}
+
+// phase is the recorded phase of the sandbox's instance.
+func (s *Sandbox) phase() Phase {
+	if s.Instance == nil || s.Instance.Phase == "" {
+		return Pending
+	}
+	return s.Instance.Phase
+}

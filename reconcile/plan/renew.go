@@ -1,0 +1,92 @@
+package plan
+
+import (
+	"fmt"
+	"time"
+)
+
+// RenewForm is one of the four ways to renew (contract 3.3).
+type RenewForm string
+
+const (
+	RenewUntil   RenewForm = "until"
+	RenewAtLeast RenewForm = "at-least"
+	RenewIn      RenewForm = "in"
+	RenewResume  RenewForm = "resume" // resume -timeout; For 0: without -timeout
+)
+
+// Renewal is what an operator asks for.
+type Renewal struct {
+	Form  RenewForm     `json:"form"`
+	Until time.Time     `json:"until,omitzero"` // form until
+	For   time.Duration `json:"for,omitempty"`  // the other forms, from now
+}
+
+// Refusal is a renewal that the rules forbid: 409 for the API.
+type Refusal struct {
+	Address string
+	Why     string
+}
+
+func (r *Refusal) Error() string {
+	return "sandbox: cannot renew " + r.Address + ": " + r.Why
+}
+
+// Renew gives the sandbox's lease after a renewal at now, or a *Refusal. max is
+// the host's max_lifetime, 0 for none. It changes nothing itself.
+func Renew(s *Sandbox, r Renewal, now time.Time, max time.Duration) (Lease, error) {
+	refuse := func(format string, args ...any) (Lease, error) {
+		return s.Lease, &Refusal{Address: s.Address, Why: fmt.Sprintf(format, args...)}
+	}
+	deadline, _, dated := Deadline(&s.Spec, s.Lease)
+	switch {
+	case s.Expired != nil:
+		return refuse("it expired at %s; only a later or removed deadline in the files revives it", stamp(s.Expired.Deadline))
+	case dated && !now.Before(deadline):
+		return refuse("its deadline %s has passed", stamp(deadline))
+	case s.phase() == Lost:
+		return refuse("it is lost; apply recreates it, or -replace where on_lost is retain")
+	case r.Form == RenewResume && r.For == 0:
+		return s.Lease, nil
+	case s.Lease.Start.IsZero():
+		return refuse("its lease has not started: no instance of it was created yet")
+	}
+
+	until := now.Add(r.For)
+	switch r.Form {
+	case RenewUntil:
+		until = r.Until
+		switch {
+		case s.Lease.Until.IsZero():
+			return refuse("it has no lease that could be moved; use -in D to give it one")
+		case !until.After(now):
+			return refuse("-until %s is not in the future", stamp(until))
+		case !until.After(s.Lease.Until):
+			return refuse("-until %s is not later than its lease, which ends at %s; use -in D to shorten it", stamp(until), stamp(s.Lease.Until))
+		}
+	case RenewAtLeast:
+		switch {
+		case r.For <= 0:
+			return refuse("-at-least %s is no time ahead", r.For)
+		case s.Lease.Until.IsZero():
+			return refuse("it has no lease that could be lengthened; use -in D to give it one")
+		case !until.After(s.Lease.Until):
+			return s.Lease, nil
+		}
+	case RenewIn, RenewResume:
+		if r.For <= 0 {
+			return refuse("%s is no time ahead; use stop or destroy to end it now", r.For)
+		}
+	default:
+		return refuse("there is no renewal of form %q", r.Form)
+	}
+	if st := s.Spec.ShutdownTime; !st.IsZero() && until.After(st) {
+		return refuse("%s lies beyond its shutdown_time %s%s, which only the files can move", stamp(until), stamp(st), from(s.Sources["shutdown_time"]))
+	}
+	if max > 0 && until.Sub(now) > max {
+		return refuse("%s is more than max_lifetime (%s) ahead", stamp(until), words(max))
+	}
+	l := s.Lease
+	l.Until, l.Renewed = until, true
+	return l, nil
+}

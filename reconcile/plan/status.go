@@ -1,0 +1,87 @@
+package plan
+
+import "time"
+
+// Why an instance is stopped (Instance.StoppedBy).
+const (
+	ByExit    = "exit"
+	ByStop    = "stop"
+	BySuspend = "suspend"
+	ByExpiry  = "expiry"
+	ByKilled  = "killed"
+	ByOOM     = "oom"
+)
+
+const sigkill = 9
+
+// StatusOf says what is now true of a sandbox: its phase, outcome and
+// conditions, from the record and one look at its instance. present is false
+// when the host knows nothing of the instance. Lost is a recorded live instance
+// whose PID 1 is gone without an outcome; one that could not be looked at keeps
+// its last phase (contract 3.5).
+func StatusOf(rec *Sandbox, seen Seen, present bool, bootID string, now time.Time) Status {
+	known := !present || seen.Unknown == ""
+	st := lookedAt(rec, seen, present)
+	st.Conditions = conditions(rec, &st, seen, known, now)
+	return st
+}
+
+// lookedAt is StatusOf without the conditions.
+func lookedAt(rec *Sandbox, seen Seen, present bool) Status {
+	was := rec.phase()
+	st := Status{Phase: was}
+	inst := rec.Instance
+	if inst == nil {
+		return st
+	}
+	st.StoppedBy, st.Outcome, st.PID, st.StartTime = inst.StoppedBy, inst.Outcome, inst.PID, inst.StartTime
+	switch {
+	case present && seen.Unknown != "", was == Failed, was == Lost, was == Destroyed:
+		return st
+	case present && seen.Alive:
+		st.PID, st.StartTime = seen.PID, seen.StartTime
+		st.StoppedBy, st.Outcome = "", nil
+		switch {
+		case seen.Frozen:
+			st.Phase = Paused
+		case seen.Started:
+			st.Phase = Running
+		default:
+			st.Phase = Created
+		}
+		return st
+	case present && seen.Dying, !was.live():
+		return st
+	}
+	st.PID, st.StartTime = 0, 0
+	st.Phase = Stopped
+	oom := present && seen.OOMKills > inst.OOMKills
+	switch o := seen.Outcome; {
+	case present && o != nil:
+		end := *o
+		end.OOM = end.OOM || oom
+		switch {
+		case end.OOM && (end.Signal == sigkill || end.ExitCode == 128+sigkill):
+			st.StoppedBy, end.Reason = ByOOM, "oom"
+		case end.Signal == sigkill, end.Outside != 0:
+			st.StoppedBy, end.Reason = ByKilled, "killed"
+		case end.Signal != 0:
+			st.StoppedBy, end.Reason = ByExit, "signalled"
+		default:
+			st.StoppedBy, end.Reason = ByExit, "exited"
+		}
+		st.Outcome = &end
+	case oom:
+		st.StoppedBy = ByOOM
+		st.Outcome = &Outcome{ExitCode: 128 + sigkill, Signal: sigkill, OOM: true, Reason: "oom"}
+	default:
+		st.Phase, st.StoppedBy, st.Outcome = Lost, "", nil
+	}
+	return st
+}
+
+// ownEnd reports whether the process ended by itself: no drift, and nothing is
+// started again without being asked to.
+func (st *Status) ownEnd() bool {
+	return st.Phase == Stopped && (st.StoppedBy == ByExit || st.StoppedBy == ByOOM)
+}

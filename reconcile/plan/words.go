@@ -1,0 +1,55 @@
+package plan
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"pinfold/config"
+)
+
+// stamp words an instant.
+func stamp(t time.Time) string {
+	return t.UTC().Format(time.RFC3339Nano)
+}
+
+// clock words an instant shortly: the time of day, with the date when it is not today's.
+func clock(t, now time.Time) string {
+	t, now = t.UTC(), now.UTC()
+	if t.Year() == now.Year() && t.YearDay() == now.YearDay() {
+		return t.Format("15:04")
+	}
+	return t.Format("2006-01-02 15:04")
+}
+
+// words gives a duration without the zero units at its end: 8h, 1m30s.
+func words(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+// from words a position: " (main.hcl:12)", or nothing when it is not known.
+func from(p config.Position) string {
+	if p.File == "" {
+		return ""
+	}
+	return " (" + p.File + ":" + strconv.Itoa(p.Line) + ")"
+}
+
+// volumes words claims: `volume "work"`, `volumes "a", "b"`.
+func volumes(names []string) string {
+	quoted := make([]string, len(names))
+	for i, n := range names {
+		quoted[i] = strconv.Quote(n)
+	}
+	if len(names) == 1 {
+		return "volume " + quoted[0]
+	}
+	return "volumes " + strings.Join(quoted, ", ")
+}
