@@ -1,0 +1,266 @@
+package reconcile
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"pinfold/config"
+)
+
+// Client hands calls to a running agent.
+type Client struct {
+	socket string
+}
+
+var _ Service = (*Client)(nil)
+
+// dial connects to the agent of a run dir. ok is false when none runs there.
+func dial(runDir string) (c *Client, ok bool, err error) {
+	c = &Client{socket: filepath.Join(runDir, SocketName)}
+	conn, err := net.DialTimeout("unix", c.socket, 2*time.Second)
+	switch {
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return nil, false, nil
+	case err != nil:
+		return nil, false, fmt.Errorf("cannot reach the agent at %s: %w", c.socket, err)
+	}
+	conn.Close()
+	return c, true, nil
+}
+
+// Close has nothing to let go of: each call is a connection of its own.
+func (c *Client) Close() error { return nil }
+
+// call is one exchange. on handles frames before the last; nil ignores them.
+func (c *Client) call(ctx context.Context, method string, body, result any, on func(*wire, *frame) error, files ...*os.File) error {
+	_, err := c.exchange(ctx, method, body, result, on, files...)
+	return err
+}
+
+func (c *Client) exchange(ctx context.Context, method string, body, result any, on func(*wire, *frame) error, files ...*os.File) (*frame, error) {
+	w, err := c.open(method, body, files...)
+	if err != nil {
+		return nil, err
+	}
+	defer w.conn.Close()
+	stop := context.AfterFunc(ctx, func() { _ = w.send("cancel", "", nil) })
+	defer stop()
+	for {
+		f, err := w.receive()
+		if err != nil {
+			return nil, &Error{Kind: Internal, Message: fmt.Sprintf("the agent went away during %s: %v; what it had begun is finished or undone when it starts again", method, err)}
+		}
+		switch f.Type {
+		case "result", "error":
+			return f, decodeEnd(f, result)
+		default:
+			if on != nil {
+				if err := on(w, f); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+}
+
+func (c *Client) open(method string, body any, files ...*os.File) (*wire, error) {
+	conn, err := net.DialTimeout("unix", c.socket, 10*time.Second)
+	if err != nil {
+		return nil, &Error{Kind: Internal, Message: fmt.Sprintf("cannot reach the agent at %s: %v", c.socket, err)}
+	}
+	w := &wire{conn: conn.(*net.UnixConn)}
+	if err := w.send("call", method, body, files...); err != nil {
+		conn.Close()
+		return nil, &Error{Kind: Internal, Message: fmt.Sprintf("cannot send to the agent: %v", err)}
+	}
+	return w, nil
+}
+
+// failure is an error frame: the error, and what was known before it.
+type failure struct {
+	Error  *Error          `json:"error"`
+	Result json.RawMessage `json:"result,omitempty"`
+}
+
+func decodeEnd(f *frame, result any) error {
+	if f.Type == "result" {
+		if result == nil {
+			return nil
+		}
+		return json.Unmarshal(f.Body, result)
+	}
+	var x failure
+	if err := json.Unmarshal(f.Body, &x); err != nil {
+		return err
+	}
+	if result != nil && len(x.Result) > 0 {
+		if err := json.Unmarshal(x.Result, result); err != nil {
+			return err
+		}
+	}
+	return x.Error
+}
+
+func (c *Client) Plan(ctx context.Context, r PlanRequest) (*PlanResult, error) {
+	res := new(PlanResult)
+	if err := c.call(ctx, "plan", r, res, nil); err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+// Apply's error may come with a result: what was done before it.
+func (c *Client) Apply(ctx context.Context, r ApplyRequest, confirm func(*PlanResult) (bool, error), progress func(Progress)) (*ApplyResult, error) {
+	res := new(ApplyResult)
+	var refused error
+	on := func(w *wire, f *frame) error {
+		switch f.Type {
+		case "progress":
+			var p Progress
+			if err := json.Unmarshal(f.Body, &p); err != nil {
+				return err
+			}
+			if progress != nil {
+				progress(p)
+			}
+		case "confirm":
+			p := new(PlanResult)
+			if err := json.Unmarshal(f.Body, p); err != nil {
+				return err
+			}
+			yes := confirm == nil
+			if confirm != nil {
+				yes, refused = confirm(p)
+			}
+			return w.send("answer", "", yes && refused == nil)
+		}
+		return nil
+	}
+	f, err := c.exchange(ctx, "apply", r, res, on)
+	if err == nil && refused != nil {
+		err = refused
+	}
+	if f == nil {
+		return nil, err
+	}
+	return res, err
+}
+
+func (c *Client) List(ctx context.Context, addresses ...string) (*ListResult, error) {
+	res := new(ListResult)
+	if err := c.call(ctx, "list", addresses, res, nil); err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+func (c *Client) Describe(ctx context.Context, address string) (*Description, error) {
+	res := new(Description)
+	if err := c.call(ctx, "describe", address, res, nil); err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+func (c *Client) Act(ctx context.Context, r ActRequest) (*ActResult, error) {
+	res := new(ActResult)
+	if err := c.call(ctx, "act", r, res, nil); err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+func (c *Client) Renew(ctx context.Context, r RenewRequest) (*ActResult, error) {
+	res := new(ActResult)
+	if err := c.call(ctx, "renew", r, res, nil); err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+func (c *Client) Outputs(ctx context.Context) ([]config.Output, error) {
+	var res []config.Output
+	return res, c.call(ctx, "outputs", nil, &res, nil)
+}
+
+func (c *Client) Status(ctx context.Context) (*ServiceStatus, error) {
+	res := new(ServiceStatus)
+	if err := c.call(ctx, "status", nil, res, nil); err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+func (c *Client) OpenLog(ctx context.Context, address string) (*os.File, error) {
+	f, err := c.exchange(ctx, "log", address, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	if len(f.files) != 1 {
+		return nil, &Error{Kind: Internal, Message: "the agent sent no log"}
+	}
+	return f.files[0], nil
+}
+
+// Exec passes the caller's own files to the agent; with a terminal, the agent
+// passes its master side back. No output goes through the socket.
+func (c *Client) Exec(ctx context.Context, r ExecRequest) (ExecSession, error) {
+	call := execCall{ExecRequest: r}
+	var files []*os.File
+	for i, f := range []*os.File{r.Stdin, r.Stdout, r.Stderr} {
+		if f != nil && !r.TTY {
+			call.Streams = append(call.Streams, i)
+			files = append(files, f)
+		}
+	}
+	w, err := c.open("exec", call, files...)
+	if err != nil {
+		return nil, err
+	}
+	f, err := w.receive()
+	if err != nil {
+		w.conn.Close()
+		return nil, &Error{Kind: Internal, Message: fmt.Sprintf("the agent went away during exec: %v", err)}
+	}
+	if f.Type != "started" {
+		w.conn.Close()
+		return nil, decodeEnd(f, nil)
+	}
+	s := &remoteExec{w: w}
+	if len(f.files) == 1 {
+		s.console = f.files[0]
+	}
+	return s, nil
+}
+
+type execCall struct {
+	ExecRequest
+	Streams []int `json:"streams"` // which of stdin, stdout, stderr ride on the frame, in order
+}
+
+type remoteExec struct {
+	w       *wire
+	console *os.File
+}
+
+func (s *remoteExec) Console() *os.File { return s.console }
+
+func (s *remoteExec) Signal(sig int) error { return s.w.send("signal", "", sig) }
+
+func (s *remoteExec) Wait() (int, error) {
+	defer s.w.conn.Close()
+	f, err := s.w.receive()
+	if err != nil {
+		return 0, &Error{Kind: Internal, Message: fmt.Sprintf("the agent went away while the command ran: %v", err)}
+	}
+	var code int
+	err = decodeEnd(f, &code)
+	return code, err
+}

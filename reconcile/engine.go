@@ -1,0 +1,213 @@
+// Package reconcile is the engine: it makes the host match what was declared.
+//
+// Data flows one way. A configuration and the records become, with one look at
+// the host, a plan (package plan, pure); the executor runs the plan's changes in
+// lanes, one per resource, each step journalled before the host is touched and
+// recorded with its outcome in one transaction. Operator verbs and the agent use
+// the same steps. The command line reaches it through Service, in its own
+// process or through the agent's socket.
+package reconcile
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"pinfold/config"
+	"pinfold/reconcile/plan"
+	"pinfold/runtime"
+	"pinfold/state"
+)
+
+// Engine owns one state file and one host. It implements Service.
+type Engine struct {
+	store    state.Store
+	host     runtime.Host
+	settings config.Settings
+	log      hclog.Logger
+	now      func() time.Time
+	by       string // who acts: "apply", "agent": the journal and history name it
+	readOnly bool   // opened for looking: nothing may be stored
+
+	info ServiceStatus
+
+	mu      sync.Mutex // guards records and alloc
+	records plan.Records
+	alloc   *allocator
+
+	lanes   lanes
+	applies chan struct{} // one apply at a time
+
+	// nudge wakes the agent's loop after something changed; nil without one.
+	nudge func()
+	// following is the directory an agent follows; see follow.go.
+	following *follower
+}
+
+// EngineOptions assemble an Engine from its parts.
+type EngineOptions struct {
+	Store    state.Store
+	Host     runtime.Host
+	Settings config.Settings
+	Log      hclog.Logger     // nil: discarded
+	Now      func() time.Time // nil: time.Now
+	By       string
+	ReadOnly bool
+	Status   ServiceStatus
+}
+
+// NewEngine loads the records, finishes or undoes what a crashed process left
+// begun (unless read-only), and is then ready.
+func NewEngine(ctx context.Context, o EngineOptions) (*Engine, error) {
+	e := &Engine{
+		store: o.Store, host: o.Host, settings: o.Settings, log: o.Log, now: o.Now,
+		by: o.By, readOnly: o.ReadOnly, info: o.Status,
+		applies: make(chan struct{}, 1),
+	}
+	if e.log == nil {
+		e.log = hclog.NewNullLogger()
+	}
+	if e.now == nil {
+		e.now = time.Now
+	}
+	if e.by == "" {
+		e.by = "apply"
+	}
+	e.info.Lineage = e.store.Lineage()
+	e.lanes.now = e.now
+	if err := e.load(); err != nil {
+		return nil, err
+	}
+	if !e.readOnly {
+		if err := e.recover(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return e, nil
+}
+
+// Close lets go of store and host; sandboxes live on.
+func (e *Engine) Close() error {
+	var errs []error
+	if e.host != nil {
+		errs = append(errs, e.host.Close())
+	}
+	return errors.Join(append(errs, e.store.Close())...)
+}
+
+// Status tells who serves.
+func (e *Engine) Status(context.Context) (*ServiceStatus, error) {
+	st := e.info
+	if e.following != nil {
+		st.Following = e.following.dir
+	}
+	return &st, nil
+}
+
+// load reads all records into memory. The Engine is the file's only writer, so
+// memory stays true.
+func (e *Engine) load() error {
+	r := plan.Records{
+		Lineage:   e.store.Lineage(),
+		Sandboxes: map[string]*plan.Sandbox{},
+		Networks:  map[string]*plan.Network{},
+		Volumes:   map[string]*plan.Volume{},
+		Images:    map[string]*plan.Image{},
+		Outputs:   map[string]*config.Output{},
+		Ended:     map[string]*plan.Ended{},
+	}
+	err := e.store.View(func(tx state.Tx) error {
+		r.Serial = tx.Serial()
+		return errors.Join(
+			loadBucket(tx, state.Sandboxes, r.Sandboxes),
+			loadBucket(tx, state.Networks, r.Networks),
+			loadBucket(tx, state.Volumes, r.Volumes),
+			loadBucket(tx, state.Images, r.Images),
+			loadBucket(tx, state.Outputs, r.Outputs),
+			loadBucket(tx, state.Ended, r.Ended),
+		)
+	})
+	if err != nil {
+		return err
+	}
+	e.records = r
+	e.alloc = newAllocator(&r)
+	return nil
+}
+
+func loadBucket[T any](tx state.Tx, bucket string, into map[string]*T) error {
+	return tx.Each(bucket, func(key string, doc []byte) error {
+		v := new(T)
+		if err := json.Unmarshal(doc, v); err != nil {
+			return fmt.Errorf("state %s: document %q cannot be read: %w; restore a backup of state.db", bucket, key, err)
+		}
+		into[key] = v
+		return nil
+	})
+}
+
+// snapshot is the records as they are now, safe to read while lanes go on:
+// records are replaced, never changed in place.
+func (e *Engine) snapshot() plan.Records {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	r := e.records
+	r.Sandboxes = clone(r.Sandboxes)
+	r.Networks = clone(r.Networks)
+	r.Volumes = clone(r.Volumes)
+	r.Images = clone(r.Images)
+	r.Outputs = clone(r.Outputs)
+	r.Ended = clone(r.Ended)
+	return r
+}
+
+func clone[K comparable, V any](m map[K]V) map[K]V {
+	c := make(map[K]V, len(m))
+	for k, v := range m {
+		c[k] = v
+	}
+	return c
+}
+
+// sandbox is the record of one address, a copy the caller may change and commit.
+func (e *Engine) sandbox(address string) (*plan.Sandbox, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	r, ok := e.records.Sandboxes[address]
+	if !ok {
+		return nil, false
+	}
+	return copySandbox(r), true
+}
+
+// copySandbox copies everything a step may change; specs are replaced whole and
+// stay shared.
+func copySandbox(r *plan.Sandbox) *plan.Sandbox {
+	c := *r
+	if r.Instance != nil {
+		i := *r.Instance
+		c.Instance = &i
+	}
+	if r.Hold != nil {
+		h := *r.Hold
+		c.Hold = &h
+	}
+	if r.Expired != nil {
+		x := *r.Expired
+		c.Expired = &x
+	}
+	if r.Net != nil {
+		n := *r.Net
+		c.Net = &n
+	}
+	c.Ports = clone(r.Ports)
+	c.Claim = clone(r.Claim)
+	c.Doomed = append([]string(nil), r.Doomed...)
+	c.Conditions = append([]plan.Condition(nil), r.Conditions...)
+	return &c
+}

@@ -1,0 +1,90 @@
+package reconcile
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// agentWait bounds how long an operator's verb waits for the agent's own action
+// on the same sandbox (contract 3.1).
+const agentWait = 10 * time.Second
+
+// lanes are one lock per resource address, each knowing who holds it and why,
+// so that a refusal can say so.
+type lanes struct {
+	mu   sync.Mutex
+	held map[string]*lane
+	now  func() time.Time
+}
+
+type lane struct {
+	verb  string
+	since time.Time
+	who   string
+	free  chan struct{} // closed at release
+}
+
+// try takes the lane of address, or tells who has it.
+func (l *lanes) try(address, verb, who string) (release func(), holder *lane) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if h := l.held[address]; h != nil {
+		return nil, h
+	}
+	if l.held == nil {
+		l.held = map[string]*lane{}
+	}
+	h := &lane{verb: verb, since: l.now(), who: who, free: make(chan struct{})}
+	l.held[address] = h
+	return func() {
+		l.mu.Lock()
+		delete(l.held, address)
+		l.mu.Unlock()
+		close(h.free)
+	}, nil
+}
+
+// verb takes the lane for an operator's verb: at once, or refused when another
+// operator's verb or an apply has it, after a bounded wait when the agent has.
+func (l *lanes) verb(ctx context.Context, address, verb, who string) (func(), error) {
+	timeout := time.NewTimer(agentWait)
+	defer timeout.Stop()
+	for {
+		release, h := l.try(address, verb, who)
+		if h == nil {
+			return release, nil
+		}
+		if h.who != byAgent {
+			return nil, inProgress(h)
+		}
+		select {
+		case <-h.free:
+		case <-timeout.C:
+			return nil, inProgress(h)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// wait takes the lane for an apply, which waits its turn.
+func (l *lanes) wait(ctx context.Context, address, verb, who string) (func(), error) {
+	for {
+		release, h := l.try(address, verb, who)
+		if h == nil {
+			return release, nil
+		}
+		select {
+		case <-h.free:
+		case <-ctx.Done():
+			return nil, inProgress(h)
+		}
+	}
+}
+
+func inProgress(h *lane) *Error {
+	return &Error{Kind: Conflict, Message: fmt.Sprintf("sandbox: operation in progress: %s since %s by %s",
+		h.verb, h.since.UTC().Format(time.RFC3339), h.who)}
+}

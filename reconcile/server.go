@@ -1,0 +1,273 @@
+package reconcile
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// server answers calls on the agent's socket with its engine.
+type server struct {
+	e        *Engine
+	listener *net.UnixListener
+	conns    sync.WaitGroup
+}
+
+// listen makes the socket, readable and writable by root alone. A stale one of
+// a dead agent is replaced, a living agent's is refused.
+func listen(runDir string) (*net.UnixListener, error) {
+	path := filepath.Join(runDir, SocketName)
+	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+		c.Close()
+		return nil, &Error{Kind: Locked, Message: "another agent already serves " + path + "; stop it first, or give this one its own -run-dir and -state-dir"}
+	} else if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED) {
+		return nil, fmt.Errorf("cannot use %s: %w", path, err)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	old := unix.Umask(0o177)
+	defer unix.Umask(old)
+	return net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+}
+
+// serve accepts calls until ctx ends, then waits for those that run: each is
+// cancelled as by one Ctrl-C.
+func (s *server) serve(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { s.listener.Close() })
+	defer stop()
+	defer s.conns.Wait()
+	for {
+		conn, err := s.listener.AcceptUnix()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+				s.e.log.Error("too many open files; a caller must wait", "error", err)
+				select {
+				case <-time.After(100 * time.Millisecond):
+					continue
+				case <-ctx.Done():
+					return nil
+				}
+			}
+			return fmt.Errorf("socket: %w", err)
+		}
+		s.conns.Go(func() { s.one(ctx, &wire{conn: conn}) })
+	}
+}
+
+// session is one call being answered.
+type session struct {
+	w       *wire
+	answers chan bool
+	signals chan int
+}
+
+func (s *server) one(ctx context.Context, w *wire) {
+	defer w.conn.Close()
+	// A connection that sends nothing is only somebody asking whether we live.
+	_ = w.conn.SetReadDeadline(time.Now().Add(time.Minute))
+	call, err := w.receive()
+	if err != nil || call.Type != "call" {
+		return
+	}
+	_ = w.conn.SetReadDeadline(time.Time{})
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ses := &session{w: w, answers: make(chan bool, 1), signals: make(chan int, 16)}
+	go ses.listen(ctx, cancel)
+	defer func() {
+		for _, f := range call.files {
+			f.Close()
+		}
+		if p := recover(); p != nil {
+			s.e.log.Error("a call failed in an unexpected way", "method", call.Method, "panic", p)
+			_ = w.send("error", "", failure{Error: &Error{Kind: Internal, Message: fmt.Sprintf("internal error in %s: %v; this is a bug", call.Method, p)}})
+		}
+	}()
+	s.dispatch(ctx, ses, call)
+}
+
+// listen handles what the client sends while its call runs.
+func (ses *session) listen(ctx context.Context, cancel context.CancelFunc) {
+	defer cancel()
+	for {
+		f, err := ses.w.receive()
+		if err != nil || f.Type == "cancel" {
+			return
+		}
+		switch f.Type {
+		case "answer":
+			var yes bool
+			if json.Unmarshal(f.Body, &yes) == nil {
+				select {
+				case ses.answers <- yes:
+				case <-ctx.Done():
+				}
+			}
+		case "signal":
+			var sig int
+			if json.Unmarshal(f.Body, &sig) == nil {
+				select {
+				case ses.signals <- sig:
+				case <-ctx.Done():
+				}
+			}
+		}
+	}
+}
+
+func (s *server) dispatch(ctx context.Context, ses *session, call *frame) {
+	switch call.Method {
+	case "plan":
+		answer(ses, call, func(r PlanRequest) (any, error) { return s.e.Plan(ctx, r) })
+	case "apply":
+		answer(ses, call, func(r ApplyRequest) (any, error) { return s.apply(ctx, ses, r) })
+	case "list":
+		answer(ses, call, func(a []string) (any, error) { return s.e.List(ctx, a...) })
+	case "describe":
+		answer(ses, call, func(a string) (any, error) { return s.e.Describe(ctx, a) })
+	case "act":
+		answer(ses, call, func(r ActRequest) (any, error) { return s.e.Act(ctx, r) })
+	case "renew":
+		answer(ses, call, func(r RenewRequest) (any, error) { return s.e.Renew(ctx, r) })
+	case "outputs":
+		answer(ses, call, func(struct{}) (any, error) { return s.e.Outputs(ctx) })
+	case "status":
+		answer(ses, call, func(struct{}) (any, error) { return s.e.Status(ctx) })
+	case "log":
+		s.log(ctx, ses, call)
+	case "exec":
+		s.exec(ctx, ses, call)
+	default:
+		ses.fail(&Error{Kind: Invalid, Message: fmt.Sprintf("this agent does not know %q; it is another version", call.Method)}, nil)
+	}
+}
+
+// answer decodes the request, runs it, and sends result or error.
+func answer[R any](ses *session, call *frame, do func(R) (any, error)) {
+	var r R
+	if len(call.Body) > 0 {
+		if err := json.Unmarshal(call.Body, &r); err != nil {
+			ses.fail(&Error{Kind: Invalid, Message: "the request cannot be read: " + err.Error()}, nil)
+			return
+		}
+	}
+	res, err := do(r)
+	if err != nil {
+		ses.fail(err, res)
+		return
+	}
+	_ = ses.w.send("result", "", res)
+}
+
+func (ses *session) fail(err error, result any) {
+	x := failure{}
+	x.Error, _ = errorOf(err).(*Error)
+	if result != nil {
+		x.Result, _ = json.Marshal(result)
+	}
+	_ = ses.w.send("error", "", x)
+}
+
+func (s *server) apply(ctx context.Context, ses *session, r ApplyRequest) (any, error) {
+	confirm := func(p *PlanResult) (bool, error) {
+		if err := ses.w.send("confirm", "", p); err != nil {
+			return false, err
+		}
+		select {
+		case yes := <-ses.answers:
+			return yes, nil
+		case <-ctx.Done():
+			return false, &Error{Kind: Interrupted, Message: "interrupted while waiting for approval"}
+		}
+	}
+	progress := func(p Progress) { _ = ses.w.send("progress", "", p) }
+	res, err := s.e.Apply(ctx, r, confirm, progress)
+	if res == nil {
+		return nil, err
+	}
+	return res, err
+}
+
+func (s *server) log(ctx context.Context, ses *session, call *frame) {
+	var address string
+	if err := json.Unmarshal(call.Body, &address); err != nil {
+		ses.fail(&Error{Kind: Invalid, Message: err.Error()}, nil)
+		return
+	}
+	f, err := s.e.OpenLog(ctx, address)
+	if err != nil {
+		ses.fail(err, nil)
+		return
+	}
+	defer f.Close()
+	_ = ses.w.send("result", "", nil, f)
+}
+
+func (s *server) exec(ctx context.Context, ses *session, call *frame) {
+	var r execCall
+	if err := json.Unmarshal(call.Body, &r); err != nil || len(r.Streams) != len(call.files) {
+		ses.fail(&Error{Kind: Invalid, Message: "the request cannot be read"}, nil)
+		return
+	}
+	for i, n := range r.Streams {
+		switch n {
+		case 0:
+			r.Stdin = call.files[i]
+		case 1:
+			r.Stdout = call.files[i]
+		case 2:
+			r.Stderr = call.files[i]
+		}
+	}
+	p, err := s.e.Exec(ctx, r.ExecRequest)
+	if err != nil {
+		ses.fail(err, nil)
+		return
+	}
+	var console []*os.File
+	if c := p.Console(); c != nil {
+		console = append(console, c)
+	}
+	sent := ses.w.send("started", "", nil, console...)
+	for _, c := range console {
+		c.Close() // the client holds it now; its end hangs the command up
+	}
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		for {
+			select {
+			case sig := <-ses.signals:
+				_ = p.Signal(sig)
+			case <-ctx.Done():
+				// The client is gone: as when a terminal is closed.
+				_ = p.Signal(int(syscall.SIGHUP))
+				return
+			case <-done:
+				return
+			}
+		}
+	}()
+	code, err := p.Wait()
+	if sent != nil {
+		return
+	}
+	if err != nil {
+		ses.fail(err, nil)
+		return
+	}
+	_ = ses.w.send("result", "", code)
+}
