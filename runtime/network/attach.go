@@ -179,7 +179,22 @@ func (n *Net) attach(ctx context.Context, id, netnsPath string, a runtime.Attach
 	if err := n.route.set(near.index, true, alias(n.instanceMark(id)+" "+p.facts()), u32(unix.IFLA_MASTER, uint32(bridge.index))); err != nil {
 		return fmt.Errorf("cannot join %s to bridge %s: %w", p.port, p.bridge, err)
 	}
+	if exists || len(p.ports) > 0 {
+		if err := n.reflect(near.index, p); err != nil {
+			return err
+		}
+	}
 	return n.afterPublishing(p.ports)
+}
+
+// reflect lets a sandbox that publishes ports reach them itself. With br_netfilter
+// the redirected packet stays in the bridge and would have to leave by the port it
+// came from.
+func (n *Net) reflect(index int, p place) error {
+	if err := n.route.setHairpin(index, len(p.ports) > 0); err != nil {
+		return fmt.Errorf("cannot set hairpin mode of %s: %w", p.port, err)
+	}
+	return nil
 }
 
 // connect makes the veth pair. r speaks in the sandbox's namespace ns.
@@ -365,6 +380,9 @@ func (n *Net) updateForwards(ctx context.Context, id string, a runtime.Attachmen
 	}
 	if err := n.route.set(near.index, false, alias(n.instanceMark(id)+" "+p.facts())); err != nil {
 		return fmt.Errorf("cannot mark %s: %w", p.port, err)
+	}
+	if err := n.reflect(near.index, p); err != nil {
+		return err
 	}
 	if err := forgetFlows(slices.DeleteFunc(before.ports, func(o publication) bool { return slices.Contains(p.ports, o) })); err != nil {
 		return err

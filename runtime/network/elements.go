@@ -43,6 +43,7 @@ func (s sets) network(bridge string, w runtime.Network) []member {
 	name := ifname(bridge)
 	ms := []member{
 		{s.same, nftables.SetElement{Key: slices.Concat(name, name)}},
+		{s.same, nftables.SetElement{Key: slices.Concat(ifname(""), name)}},
 		{s.gateways, nftables.SetElement{Key: slices.Concat(name, w.Gateway.AsSlice())}},
 	}
 	if w.Internet {
@@ -139,10 +140,13 @@ func digest(ps []publication) string {
 	return hex.EncodeToString(sum[:6])
 }
 
-// keyName reads the interface name at the start of a key.
+// keyName reads the first interface name of a key that starts with one or two.
 func keyName(key []byte) string {
-	if len(key) < unix.IFNAMSIZ {
-		return ""
+	for len(key) >= unix.IFNAMSIZ {
+		if name := unix.ByteSliceToString(key[:unix.IFNAMSIZ]); name != "" {
+			return name
+		}
+		key = key[unix.IFNAMSIZ:]
 	}
-	return unix.ByteSliceToString(key[:unix.IFNAMSIZ])
+	return ""
 }

@@ -161,15 +161,7 @@ func newHost(t testing.TB) *host {
 	}
 	h := &host{Net: n, t: t}
 	t.Cleanup(func() {
-		for _, b := range h.boxes {
-			b.ns.Close()
-			if err := h.Detach(context.Background(), b.id, &b.net, nil); err != nil {
-				t.Error(err)
-			}
-			if err := h.Detach(context.Background(), b.id, nil, nil); err != nil {
-				t.Error(err)
-			}
-		}
+		h.releaseAll()
 		o, err := h.Observe(context.Background())
 		if err != nil {
 			t.Fatal(err)
@@ -182,28 +174,46 @@ func newHost(t testing.TB) *host {
 		if err := h.Close(); err != nil {
 			t.Error(err)
 		}
-		proveClean(t)
+		proveClean(t, h.shortID)
 	})
 	return h
 }
 
-// proveClean fails the test when the private host has anything but its own link.
-func proveClean(t testing.TB) {
+// releaseAll ends the sandboxes and detaches them, with nothing known but their ids.
+func (h *host) releaseAll() {
+	h.t.Helper()
+	for _, b := range h.boxes {
+		b.ns.Close()
+		if err := h.Detach(context.Background(), b.id, nil, nil); err != nil {
+			h.t.Error(err)
+		}
+	}
+	h.boxes = nil
+}
+
+// waitFor polls a condition.
+func waitFor(t testing.TB, what string, ready func() bool) {
+	t.Helper()
+	err := poll(context.Background(), patience, func() (bool, error) { return ready(), nil })
+	if err != nil {
+		t.Fatalf("waiting for %s: %v", what, err)
+	}
+}
+
+// proveClean fails the test when anything of the lineage is left on the private host.
+func proveClean(t testing.TB, shortID string) {
 	t.Helper()
 	links, err := netlink.LinkList()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, l := range links {
-		if name := l.Attrs().Name; strings.HasPrefix(name, "b") || strings.HasPrefix(name, "p") {
-			t.Errorf("interface %s is left", name)
+		if strings.Contains(l.Attrs().Name, shortID) {
+			t.Errorf("interface %s is left", l.Attrs().Name)
 		}
 	}
-	for _, family := range []string{"inet", "bridge"} {
-		out, err := exec.Command("nft", "list", "tables", family).CombinedOutput()
-		if err != nil || strings.TrimSpace(string(out)) != "" {
-			t.Errorf("tables of family %s are left: %s %v", family, out, err)
-		}
+	if out := nft(t, "list", "tables"); strings.Contains(out, shortID) {
+		t.Errorf("nftables tables are left: %s", out)
 	}
 }
 
@@ -512,4 +522,3 @@ func forward(protocol, host string, hostPort, port uint16) runtime.Forward {
 }
 
 func at(a netip.Addr, port uint16) string { return netip.AddrPortFrom(a, port).String() }
-

@@ -163,13 +163,20 @@ func parseLink(b []byte) (link, error) {
 	return l, nil
 }
 
-// addBridge makes a bridge, down, without multicast snooping: there is no querier
-// on it, and snooping without one loses multicast.
+// brNoLinkLocalLearn is 1 << BR_BOOLOPT_NO_LL_LEARN of linux/if_bridge.h.
+const brNoLinkLocalLearn = 1
+
+// addBridge makes a bridge, down. It does no multicast snooping: there is no
+// querier on it, and snooping without one loses multicast. It does not learn from
+// frames to link-local group addresses, because some of them pass no netfilter
+// hook and anybody could claim another's address with them.
 func (r *route) addBridge(name string, mac net.HardwareAddr) error {
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("bridge"))
 	data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
 	data.AddRtAttr(nl.IFLA_BR_MCAST_SNOOPING, []byte{0})
+	bits := nl.Uint32Attr(brNoLinkLocalLearn)
+	data.AddRtAttr(unix.IFLA_BR_MULTI_BOOLOPT, append(bits, bits...)) // struct br_boolopt_multi: value, mask
 	return r.change(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, ifinfo(0),
 		str(unix.IFLA_IFNAME, name), raw(unix.IFLA_ADDRESS, mac), info)
 }
@@ -204,6 +211,19 @@ func (r *route) set(index int, up bool, attrs ...*nl.RtAttr) error {
 		setFlags(m, unix.IFF_UP)
 	}
 	return r.change(unix.RTM_NEWLINK, 0, m, attrs...)
+}
+
+// setHairpin lets the bridge send a frame back out of the port it came in by.
+func (r *route) setHairpin(index int, on bool) error {
+	m := nl.NewIfInfomsg(unix.AF_BRIDGE)
+	m.Index = int32(index)
+	info := nl.NewRtAttr(unix.IFLA_PROTINFO|unix.NLA_F_NESTED, nil)
+	mode := []byte{0}
+	if on {
+		mode[0] = 1
+	}
+	info.AddRtAttr(nl.IFLA_BRPORT_MODE, mode)
+	return r.change(unix.RTM_SETLINK, 0, m, info)
 }
 
 func alias(s string) *nl.RtAttr { return raw(unix.IFLA_IFALIAS, []byte(s)) }

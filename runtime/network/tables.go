@@ -26,7 +26,6 @@ const (
 	chainToHost      chain = "to_host"      // inet, packets from a bridge of ours to the host
 
 	chainPorts    chain = "ports"     // bridge prerouting
-	chainLocal    chain = "local"     // bridge input
 	chainFromPort chain = "from_port" // bridge, frames that come from a sandbox
 )
 
@@ -66,7 +65,7 @@ type sets struct {
 	senders *nftables.Set // port . MAC . IPv4: who may send what
 
 	// inet table, one element per network
-	same     *nftables.Set // bridge . bridge: in and out on the same network
+	same     *nftables.Set // bridge . bridge, and nothing . bridge: in and out on the same network
 	gateways *nftables.Set // bridge . IPv4: where ICMP echo is answered
 	internet *nftables.Set // bridge: may leave the host
 
@@ -133,7 +132,8 @@ func inetLayout(shortID string, s sets) []declared {
 		}},
 		{chainPostrouting, nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource, []declaredRule{
 			{"the host's loopback as gateway", cat(toBridge, ipv4(), ipSource(word), under(word, loopback, expr.CmpOpEq), masquerade())},
-			// Or the answer would go straight to the asker, who does not know it.
+			// Or the answer would go straight to the asker, who does not know it. Packets
+			// that br_netfilter redirects within the bridge come from no interface here.
 			{"published port asked from its own network", cat(sameNetwork, ipv4(), published(), masquerade())},
 			{"to the outside", cat(fromInternet, notToBridge, ipv4(), masquerade())},
 		}},
@@ -183,11 +183,6 @@ func bridgeLayout(shortID string, s sets) []declared {
 	return []declared{
 		{chainPorts, nftables.ChainTypeFilter, nftables.ChainHookPrerouting, priority, []declaredRule{
 			{"from a sandbox", cat(fromPort, continueIn(chainFromPort))},
-		}},
-		{chainLocal, nftables.ChainTypeFilter, nftables.ChainHookInput, priority, []declaredRule{
-			// Frames to 01:80:c2:00:00:0x come here without passing prerouting, and the
-			// bridge would learn their source address.
-			{"link-local frames", cat(fromPort, payload(expr.PayloadBaseLLHeader, 0, 5, word), equals(word, []byte{0x01, 0x80, 0xc2, 0, 0}), drop())},
 		}},
 		{chainFromPort, "", nil, nil, []declaredRule{
 			{"IPv4 from its own address", cat(etherType(unix.ETH_P_IP), port, etherSource(mac), ipSource(ip), in(s.senders), accept())},
