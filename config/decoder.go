@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/hashicorp/hcl/v2"
@@ -12,18 +13,66 @@ import (
 )
 
 // decoder turns one instance's block into its spec.
+//
+// Of a sandbox with for_each or count, what reads neither each nor count is the
+// same for all instances: it is decoded once (phase shared), and each instance
+// starts from a copy of that and decodes the rest (phase own).
 type decoder struct {
 	ev        *evaluation
 	n         *node
 	in        *instance
+	phase     phase
 	unknown   []string
-	sources   map[string]Position
+	places    []place
 	needs     []string // found while decoding, beside n.needs
 	lifecycle Lifecycle
 }
 
+type phase int
+
+const (
+	whole phase = iota
+	shared
+	own
+)
+
+// place says where the value of a path was written.
+type place struct {
+	path string
+	at   Position
+}
+
 func (ev *evaluation) decoder(n *node, in *instance) *decoder {
-	return &decoder{ev: ev, n: n, in: in, sources: map[string]Position{}}
+	return &decoder{ev: ev, n: n, in: in}
+}
+
+// skips reports whether an argument is not this phase's.
+func (d *decoder) skips(l layer, attr *hclsyntax.Attribute) bool {
+	if d.phase == whole {
+		return false
+	}
+	x := l.n.exprs[attr]
+	return x != nil && x.perInstance != (d.phase == own)
+}
+
+// skipsBlock reports whether no argument of a block is this phase's.
+func (d *decoder) skipsBlock(b *hclsyntax.Block) bool {
+	return d.phase == own && !d.n.differs(b)
+}
+
+// differs reports whether an argument of a block, at any depth, reads each or count.
+func (n *node) differs(b *hclsyntax.Block) bool {
+	for _, attr := range b.Body.Attributes {
+		if x := n.exprs[attr]; x != nil && x.perInstance {
+			return true
+		}
+	}
+	for _, nested := range b.Body.Blocks {
+		if n.differs(nested) {
+			return true
+		}
+	}
+	return false
 }
 
 // layer is one place that values come from: the block itself or a policy.
@@ -47,17 +96,20 @@ const (
 // path comes from, and whether it is unknown.
 func (d *decoder) read(l layer, body *hclsyntax.Body, name, path string, ty cty.Type) (cty.Value, *hclsyntax.Attribute, presence) {
 	attr := body.Attributes[name]
-	if attr == nil {
+	if attr == nil || d.skips(l, attr) {
 		return cty.NilVal, nil, absent
 	}
 	v, ok := d.ev.value(l.n, attr, l.scope, d.in.address)
 	if !ok || v.IsNull() {
 		return cty.NilVal, attr, absent
 	}
-	v, err := convert.Convert(v, ty)
-	if err != nil {
-		d.wrong(attr, "%s", sentence(err.Error()))
-		return cty.NilVal, attr, absent
+	// A list or map is converted element by element by its caller.
+	if v.Type() != ty && !(v.IsKnown() && elementwise(v.Type(), ty)) {
+		var err error
+		if v, err = convert.Convert(v, ty); err != nil {
+			d.wrong(attr, "%s", sentence(err.Error()))
+			return cty.NilVal, attr, absent
+		}
 	}
 	d.written(path, l, attr)
 	if !v.IsKnown() {
@@ -73,7 +125,36 @@ func (d *decoder) written(path string, l layer, attr *hclsyntax.Attribute) {
 		d.unknown = slices.DeleteFunc(d.unknown, func(p string) bool { return within(p, path) })
 	}
 	position := Position{File: attr.NameRange.Filename, Line: attr.NameRange.Start.Line, Policy: l.policy}
-	d.sources[path] = position
+	d.places = append(d.places, place{path, position})
+}
+
+// elementwise reports whether have is a list or map of the shape of want whose
+// elements can be converted one by one: much cheaper than converting it whole.
+func elementwise(have, want cty.Type) bool {
+	switch {
+	case want.IsListType():
+		return have.IsListType() || have.IsTupleType()
+	case want.IsMapType():
+		return have.IsMapType() || have.IsObjectType()
+	}
+	return false
+}
+
+// toText converts an element of a list or map.
+func toText(v cty.Value) (cty.Value, error) {
+	if v.Type() == cty.String {
+		return v, nil
+	}
+	return convert.Convert(v, cty.String)
+}
+
+// sources are the positions of all paths written, the last of each.
+func (d *decoder) sources() map[string]Position {
+	out := make(map[string]Position, len(d.places))
+	for _, p := range d.places {
+		out[p.path] = p.at
+	}
+	return out
 }
 
 // within reports whether path p is root or a part of it.
@@ -126,7 +207,7 @@ func set[T any](d *decoder, l layer, body *hclsyntax.Body, name, path string, k 
 // require is set for an argument that null does not leave out.
 func require[T any](d *decoder, l layer, body *hclsyntax.Body, name, path string, k kind[T], dst *T) presence {
 	p := set(d, l, body, name, path, k, dst)
-	if attr := body.Attributes[name]; p == absent && attr != nil {
+	if attr := body.Attributes[name]; p == absent && attr != nil && !d.skips(l, attr) {
 		if v, ok := d.ev.value(l.n, attr, l.scope, d.in.address); ok && v.IsNull() {
 			d.ev.fail(d.in.address, attr.Expr.Range().Ptr(), "Missing argument", "%s is required, and its value is null.", name)
 		}
@@ -143,14 +224,17 @@ func setTexts(d *decoder, l layer, body *hclsyntax.Body, name, path string, dst 
 	case present:
 		out := make([]string, 0, v.LengthInt())
 		for it := v.ElementIterator(); it.Next(); {
-			i, element := it.Element()
+			_, element := it.Element()
+			element, err := toText(element)
 			switch {
+			case err != nil:
+				d.wrong(attr, "Element %d: %s.", len(out), err)
+				return absent
 			case element.IsNull():
 				d.wrong(attr, "Element %d is null.", len(out))
 				return absent
 			case !element.IsKnown():
-				at, _ := i.AsBigFloat().Int64()
-				d.unknown = append(d.unknown, path+Address{Key: int(at)}.String()[1:])
+				d.unknown = append(d.unknown, at(path, len(out)))
 				out = append(out, "")
 			default:
 				out = append(out, element.AsString())
@@ -173,6 +257,11 @@ func setPairs(d *decoder, l layer, body *hclsyntax.Body, name, path string, chec
 		for it := v.ElementIterator(); it.Next(); {
 			k, element := it.Element()
 			key, value := k.AsString(), ""
+			element, err := toText(element)
+			if err != nil {
+				d.wrong(attr, "Element %q: %s.", key, err)
+				continue
+			}
 			if element.IsNull() {
 				continue
 			}
@@ -198,7 +287,7 @@ func setPairs(d *decoder, l layer, body *hclsyntax.Body, name, path string, chec
 // false when there is none or it is wrong and reported.
 func (d *decoder) refer(l layer, body *hclsyntax.Body, name, path, kind string) (address string, ok bool) {
 	attr := body.Attributes[name]
-	if attr == nil {
+	if attr == nil || d.skips(l, attr) {
 		return "", false
 	}
 	v, ok := d.ev.value(l.n, attr, l.scope, d.in.address)
@@ -334,6 +423,11 @@ func (s *schema) usable(name string) bool {
 // finish makes the resource of a decoded spec.
 func finish[T any](d *decoder, spec T) Resource[T] {
 	slices.Sort(d.unknown)
+	sources := d.n.sources
+	if !d.n.sharesSources(d.places) {
+		sources = d.sources()
+		d.n.sources, d.n.places = sources, d.places
+	}
 	return Resource[T]{
 		Address:   d.in.address,
 		Spec:      spec,
@@ -341,28 +435,34 @@ func finish[T any](d *decoder, spec T) Resource[T] {
 		DependsOn: d.dependsOn(),
 		Lifecycle: d.lifecycle,
 		Source:    Position{File: d.n.rng.Filename, Line: d.n.rng.Start.Line},
-		Sources:   d.sources,
+		Sources:   sources,
 	}
 }
+
+// sharesSources reports whether the last instance's values came from the same
+// places, as nearly always.
+func (n *node) sharesSources(places []place) bool {
+	return n.sources != nil && slices.Equal(n.places, places)
+}
+
+// at is the path of a list's element.
+func at(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
 
 // dependsOn is what the whole block needs and what this instance's computed
 // keys name. Instances without such keys share one slice.
 func (d *decoder) dependsOn() []string {
-	more := d.needs
-	for _, x := range d.n.exprs {
-		if !x.perInstance {
-			continue
-		}
-		for _, r := range x.refs {
-			if r.index != nil && r.target.isResource() {
-				more = append(more, r.addresses(d.in.each)...)
+	var missing []string
+	add := func(addresses []string) {
+		for _, a := range addresses {
+			if _, found := slices.BinarySearch(d.n.needs, a); !found {
+				missing = append(missing, a)
 			}
 		}
 	}
-	missing := slices.DeleteFunc(more, func(a string) bool {
-		_, found := slices.BinarySearch(d.n.needs, a)
-		return found
-	})
+	add(d.needs)
+	for _, r := range d.n.computed {
+		add(r.addresses(d.in.each))
+	}
 	if len(missing) == 0 {
 		return d.n.needs
 	}

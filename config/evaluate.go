@@ -175,6 +175,8 @@ func (ev *evaluation) needsOf(n *node) {
 		for _, r := range x.refs {
 			if r.index == nil || !x.perInstance {
 				add(r)
+			} else if r.target.isResource() {
+				n.computed = append(n.computed, r)
 			}
 		}
 	}
@@ -255,6 +257,10 @@ func (ev *evaluation) resource(n *node) {
 		n.broken = true
 		return
 	}
+	if n.kind == "sandbox" {
+		ev.sandboxes(n)
+		return
+	}
 	elements := make([]cty.Value, 0, len(n.instances))
 	for i := range n.instances {
 		in := &n.instances[i]
@@ -267,10 +273,14 @@ func (ev *evaluation) resource(n *node) {
 			elements = append(elements, d.network())
 		case "volume":
 			elements = append(elements, d.volume())
-		case "sandbox":
-			elements = append(elements, d.sandbox())
 		}
 	}
+	ev.setValue(n, elements)
+}
+
+// setValue makes what references to the block see: one object, or a map or
+// list of them.
+func (ev *evaluation) setValue(n *node, elements []cty.Value) {
 	switch {
 	case !n.repeated():
 		n.value = elements[0]

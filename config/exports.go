@@ -29,13 +29,16 @@ func portsType(names []string) cty.Type {
 	return cty.Object(ports)
 }
 
-// soon is a value that will be there after apply, and not be null.
-func soon(ty cty.Type) cty.Value { return cty.UnknownVal(ty).RefineNotNull() }
+// What will be there after apply, and not be null.
+var (
+	laterText   = cty.UnknownVal(cty.String).RefineNotNull()
+	laterNumber = cty.UnknownVal(cty.Number).RefineNotNull()
+)
 
 // textOrSoon is s, or unknown when it is empty.
 func textOrSoon(s string) cty.Value {
 	if s == "" {
-		return soon(cty.String)
+		return laterText
 	}
 	return cty.StringVal(s)
 }
@@ -72,7 +75,7 @@ func (d *decoder) sandboxExports(spec *Sandbox, attached bool) cty.Value {
 
 func numberOrSoon(n int) cty.Value {
 	if n == 0 {
-		return soon(cty.Number)
+		return laterNumber
 	}
 	return cty.NumberIntVal(int64(n))
 }

@@ -20,6 +20,10 @@ func DefaultHostname(address string) string {
 	if err != nil {
 		a = Address{Name: address}
 	}
+	return a.hostname()
+}
+
+func (a Address) hostname() string {
 	name := hostLabel(a.Name)
 	if a.Key != nil {
 		name = hostLabel(fmt.Sprint(a.Key)) + "." + name
@@ -27,7 +31,7 @@ func DefaultHostname(address string) string {
 	if len(name) <= maxHostname {
 		return name
 	}
-	sum := sha256.Sum256([]byte(address))
+	sum := sha256.Sum256([]byte(a.String()))
 	suffix := "-" + hex.EncodeToString(sum[:4])
 	return strings.TrimRight(name[:maxHostname-len(suffix)], "-.") + suffix
 }

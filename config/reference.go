@@ -45,6 +45,7 @@ func (m *module) resolve(k *sink) {
 		seen := map[*node]bool{}
 		for _, attr := range slices.SortedFunc(maps.Keys(n.exprs), func(a, b *hclsyntax.Attribute) int { return a.SrcRange.Start.Byte - b.SrcRange.Start.Byte }) {
 			for _, r := range n.exprs[attr].refs {
+				r.target.used = true
 				if !seen[r.target] {
 					seen[r.target] = true
 					n.deps = append(n.deps, r.target)

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -37,49 +38,105 @@ var (
 	asWorkingDir     = asText(absolute)
 	asGrace          = asPositive("; for an end without grace use stop_signal = \"SIGKILL\"")
 	asStartTimeout   = asPositive("")
+	asContent        = asText(func(string) error { return nil })
 	asLimit          = asWhole(0, 1<<40)
 	asContainerPort  = asPort(1)
 	asHostPort       = asPort(0)
 )
 
-// sandbox decodes a sandbox block over its policies and returns what others
-// read of it.
-func (d *decoder) sandbox() cty.Value {
-	spec := defaultSandbox()
-	body, l := d.n.block.Body, d.own()
-	for _, p := range d.ev.host.defaults {
-		d.rules(p, p.n.block.Body, &spec)
+// sandboxes decodes all instances of a sandbox block.
+func (ev *evaluation) sandboxes(n *node) {
+	attachment := blockOf(n.block.Body, "network")
+	policies := n.attr("policies")
+	split := len(n.instances) > 1 && (policies == nil || n.exprs[policies] == nil || !n.exprs[policies].perInstance)
+	var base Sandbox
+	var first *decoder
+	if split {
+		first = ev.decoder(n, &n.instances[0])
+		first.phase = shared
+		base = defaultSandbox()
+		first.sandbox(&base)
+		n.needs = first.dependsOn()
 	}
-	for _, p := range d.policies() {
-		d.rules(p, p.n.block.Body, &spec)
+	ev.out.Sandboxes = slices.Grow(ev.out.Sandboxes, len(n.instances))
+	elements := make([]cty.Value, 0, len(n.instances))
+	for i := range n.instances {
+		in := &n.instances[i]
+		ev.known[in.address] = "sandbox"
+		d := ev.decoder(n, in)
+		spec := base
+		if split {
+			d.phase = own
+			d.unknown, d.lifecycle = slices.Clone(first.unknown), first.lifecycle
+			d.places = slices.Clip(first.places)
+		} else {
+			spec = defaultSandbox()
+		}
+		d.sandbox(&spec)
+		d.checkPlaces(&spec)
+		d.guard(&spec)
+		d.note(&spec)
+		ev.out.Sandboxes = append(ev.out.Sandboxes, finish(d, spec))
+		if n.used {
+			elements = append(elements, d.sandboxExports(&spec, attachment != nil))
+		}
 	}
-	d.rules(l, body, &spec)
+	if n.used {
+		ev.setValue(n, elements)
+	}
+}
 
+// sandbox decodes what is the decoder's phase of a sandbox block, and of the
+// policies under it, into spec.
+func (d *decoder) sandbox(spec *Sandbox) {
+	body, l := d.n.block.Body, d.own()
+	if d.phase != own {
+		for _, p := range d.ev.host.defaults {
+			d.rules(p, p.n.block.Body, spec)
+		}
+		for _, p := range d.policies() {
+			d.rules(p, p.n.block.Body, spec)
+		}
+	}
+	d.rules(l, body, spec)
 	if address, ok := d.refer(l, body, "image", "image", "image"); ok {
 		spec.Image = address
 	}
-	d.command(l, body, &spec)
+	d.command(l, body, spec)
 	setPairs(d, l, body, "env", "env", checkEnv, &spec.Env)
 	setPairs(d, l, body, "labels", "labels", checkLabel, &spec.Labels)
 	set(d, l, body, "working_dir", "working_dir", asWorkingDir, &spec.WorkingDir)
 	set(d, l, body, "user", "user", asUser, &spec.User)
 	set(d, l, body, "hostname", "hostname", asHostname, &spec.Hostname)
 	set(d, l, body, "operating_mode", "operating_mode", asMode3, &spec.OperatingMode)
-
-	attachment := blockOf(body, "network")
-	if attachment != nil {
-		if address, ok := d.refer(l, attachment.Body, "name", "network.name", "network"); ok {
+	if b := blockOf(body, "network"); b != nil {
+		if address, ok := d.refer(l, b.Body, "name", "network.name", "network"); ok {
 			spec.Network = &Attachment{Name: address}
 		}
 	}
-	d.parts(l, body, &spec)
-	d.readLifecycle()
-	d.guard(spec)
-	d.ev.out.Sandboxes = append(d.ev.out.Sandboxes, finish(d, spec))
-	if spec.Network != nil {
-		d.ev.hosts = append(d.ev.hosts, hostUse{DefaultHostname(d.in.address), spec.Network.Name, d.in.address, d.n.rng})
+	d.parts(l, body, spec)
+	if b := blockOf(body, "lifecycle"); b != nil && !d.skipsBlock(b) {
+		d.readLifecycle()
 	}
-	return d.sandboxExports(&spec, attachment != nil)
+}
+
+// note records what must be unique among all sandboxes.
+func (d *decoder) note(spec *Sandbox) {
+	if spec.Network != nil {
+		a := Address{"sandbox", d.n.name, d.in.key}
+		d.ev.hosts = append(d.ev.hosts, hostUse{a.hostname(), spec.Network.Name, d.in.address, d.n.rng})
+	}
+	if len(spec.Ports) == 0 {
+		return
+	}
+	for _, b := range d.n.block.Body.Blocks {
+		if b.Type != "port" || len(b.Labels) != 1 {
+			continue
+		}
+		if p := spec.Ports[b.Labels[0]]; p.Host != 0 && p.Address != "" && p.Protocol != "" {
+			d.ev.ports = append(d.ev.ports, portUse{p, d.in.address, b.Labels[0], exprRange(b, "host")})
+		}
+	}
 }
 
 // policies are the layers that the sandbox's policies argument names, in order.
@@ -120,6 +177,9 @@ func (d *decoder) rules(l layer, body *hclsyntax.Body, spec *Sandbox) {
 	set(d, l, body, "stop_signal", "stop_signal", asSignal, &spec.StopSignal)
 	set(d, l, body, "stop_grace", "stop_grace", asGrace, &spec.StopGrace)
 	for _, b := range body.Blocks {
+		if d.skipsBlock(b) {
+			continue
+		}
 		switch b.Type {
 		case "lifetime":
 			set(d, l, b.Body, "ttl", "lifetime.ttl", asTTL, &spec.Lifetime.TTL)
@@ -152,7 +212,7 @@ func (d *decoder) capabilities(l layer, body *hclsyntax.Body, spec *Sandbox) {
 	}
 	names := make([]string, 0, len(given))
 	for i, text := range given {
-		if d.isUnknown(path + Address{Key: i}.String()[1:]) {
+		if d.isUnknown(at(path, i)) {
 			continue
 		}
 		parsed, err := parseCapability(text)
@@ -168,8 +228,8 @@ func (d *decoder) capabilities(l layer, body *hclsyntax.Body, spec *Sandbox) {
 
 func (d *decoder) command(l layer, body *hclsyntax.Body, spec *Sandbox) {
 	attr := body.Attributes["command"]
-	if attr == nil {
-		return // reported with the schema
+	if attr == nil || d.skips(l, attr) {
+		return // a missing one is reported with the schema
 	}
 	switch setTexts(d, l, body, "command", "command", &spec.Command) {
 	case absent:
@@ -192,35 +252,76 @@ func (d *decoder) command(l layer, body *hclsyntax.Body, spec *Sandbox) {
 
 // parts decodes ports, claims, mounts and files.
 func (d *decoder) parts(l layer, body *hclsyntax.Body, spec *Sandbox) {
-	places := map[string]string{} // what is at each path
-	claim := func(b *hclsyntax.Block, what, path string, rng hcl.Range) {
-		if path == "" {
-			return
-		}
-		if other := places[path]; other != "" {
-			d.ev.fail(d.in.address, &rng, "Two things at one path", "%s is at %s already, and so cannot %s be. Give one of them another path.", capital(other), path, what)
-			return
-		}
-		places[path] = what
-	}
+	cloned := map[string]bool{} // which of spec's maps are this instance's own
+	mounts := 0
 	for _, b := range body.Blocks {
 		if rule := sandboxSchema.blocks[b.Type]; rule.label != "" && len(b.Labels) != 1 {
 			continue // reported with the schema
+		}
+		if b.Type == "mount" {
+			mounts++
+		}
+		if d.skipsBlock(b) {
+			continue
+		}
+		if d.phase == own && !cloned[b.Type] {
+			cloned[b.Type] = true
+			switch b.Type {
+			case "port":
+				spec.Ports = maps.Clone(spec.Ports)
+			case "volume":
+				spec.Volumes = maps.Clone(spec.Volumes)
+			case "mount":
+				spec.Mounts = slices.Clone(spec.Mounts)
+			case "file":
+				spec.Files = maps.Clone(spec.Files)
+			}
 		}
 		switch b.Type {
 		case "port":
 			d.port(l, b, spec)
 		case "volume":
-			c := d.claim(l, b, spec)
-			claim(b, "volume "+quote(b.Labels[0]), c.Path, exprRange(b, "path"))
+			d.claim(l, b, spec)
 		case "mount":
-			m := d.mount(l, b, len(spec.Mounts))
-			spec.Mounts = append(spec.Mounts, m)
-			claim(b, "a mount", m.Path, exprRange(b, "path"))
+			if d.phase != own {
+				spec.Mounts = append(spec.Mounts, Mount{})
+			}
+			d.mount(l, b, mounts-1, &spec.Mounts[mounts-1])
 		case "file":
 			d.file(l, b, spec)
-			claim(b, "file "+quote(b.Labels[0]), b.Labels[0], b.LabelRanges[0])
 		}
+	}
+}
+
+// checkPlaces reports two things at one path inside.
+func (d *decoder) checkPlaces(spec *Sandbox) {
+	if len(spec.Volumes)+len(spec.Mounts)+len(spec.Files) < 2 {
+		return
+	}
+	places := map[string]string{}
+	mounts := 0
+	for _, b := range d.n.block.Body.Blocks {
+		var what, path string
+		rng := exprRange(b, "path")
+		switch {
+		case b.Type == "mount":
+			what, path = "a mount", spec.Mounts[mounts].Path
+			mounts++
+		case len(b.Labels) != 1:
+			continue
+		case b.Type == "volume":
+			what, path = "volume "+quote(b.Labels[0]), spec.Volumes[b.Labels[0]].Path
+		case b.Type == "file":
+			what, path, rng = "file "+quote(b.Labels[0]), b.Labels[0], b.LabelRanges[0]
+		}
+		if path == "" {
+			continue
+		}
+		if other := places[path]; other != "" {
+			d.ev.fail(d.in.address, &rng, "Two things at one path", "%s is at %s already, and %s cannot be there too. Give one of them another path.", capital(other), path, what)
+			continue
+		}
+		places[path] = what
 	}
 }
 
@@ -242,27 +343,30 @@ func (d *decoder) port(l layer, b *hclsyntax.Block, spec *Sandbox) {
 		return
 	}
 	path := step("port", name)
-	p := Port{Address: "127.0.0.1", Protocol: "tcp"}
+	p, started := spec.Ports[name]
+	if !started {
+		p = Port{Address: "127.0.0.1", Protocol: "tcp"}
+	}
 	require(d, l, b.Body, "container", path+".container", asContainerPort, &p.Container)
-	host := set(d, l, b.Body, "host", path+".host", asHostPort, &p.Host)
+	set(d, l, b.Body, "host", path+".host", asHostPort, &p.Host)
 	set(d, l, b.Body, "address", path+".address", asListenAddress, &p.Address)
 	set(d, l, b.Body, "protocol", path+".protocol", asProtocol, &p.Protocol)
 	if spec.Ports == nil {
 		spec.Ports = map[string]Port{}
 	}
 	spec.Ports[name] = p
-	if host == present && p.Host != 0 && p.Address != "" && p.Protocol != "" {
-		d.ev.ports = append(d.ev.ports, portUse{p, d.in.address, name, exprRange(b, "host")})
-	}
 }
 
-func (d *decoder) claim(l layer, b *hclsyntax.Block, spec *Sandbox) Claim {
+func (d *decoder) claim(l layer, b *hclsyntax.Block, spec *Sandbox) {
 	name := b.Labels[0]
 	if !hclsyntax.ValidIdentifier(name) || len(name) > 64 {
 		d.ev.fail(d.in.address, b.LabelRanges[0].Ptr(), "Invalid name", "%q cannot name a volume: use at most 64 letters, digits, hyphens and underscores, starting with a letter.", name)
 	}
 	path := step("volume", name)
-	c := Claim{OnDestroy: "delete"}
+	c, started := spec.Volumes[name]
+	if !started {
+		c = Claim{OnDestroy: "delete"}
+	}
 	require(d, l, b.Body, "path", path+".path", asInside, &c.Path)
 	set(d, l, b.Body, "read_only", path+".read_only", asBool, &c.ReadOnly)
 	set(d, l, b.Body, "on_destroy", path+".on_destroy", asOnDestroy, &c.OnDestroy)
@@ -270,36 +374,36 @@ func (d *decoder) claim(l layer, b *hclsyntax.Block, spec *Sandbox) Claim {
 		spec.Volumes = map[string]Claim{}
 	}
 	spec.Volumes[name] = c
-	return c
 }
 
-func (d *decoder) mount(l layer, b *hclsyntax.Block, i int) Mount {
-	var m Mount
-	path := "mount" + Address{Key: i}.String()[1:]
-	sources := 0
+func (d *decoder) mount(l layer, b *hclsyntax.Block, i int, m *Mount) {
+	path := at("mount", i)
 	if address, ok := d.refer(l, b.Body, "volume", path+".volume", "volume"); ok {
 		m.Volume = address
 	}
-	hostPresence := set(d, l, b.Body, "host", path+".host", asText(absolute), &m.Host)
-	if hostPresence == present && !allowed(m.Host, d.ev.settings.AllowHostPaths) {
+	if set(d, l, b.Body, "host", path+".host", asText(absolute), &m.Host) == present && !allowed(m.Host, d.ev.settings.AllowHostPaths) {
 		d.wrong(b.Body.Attributes["host"], "%s", d.ev.settings.hostPathRefusal(m.Host))
 	}
-	tmpfs := set(d, l, b.Body, "tmpfs", path+".tmpfs", asBool, &m.Tmpfs)
-	for _, name := range []string{"volume", "host", "tmpfs"} {
-		if d.isWritten(l, b.Body, name) && !(name == "tmpfs" && tmpfs == present && !m.Tmpfs) {
+	set(d, l, b.Body, "tmpfs", path+".tmpfs", asBool, &m.Tmpfs)
+	set(d, l, b.Body, "size", path+".size", asSize, &m.Size)
+	require(d, l, b.Body, "path", path+".path", asInside, &m.Path)
+	set(d, l, b.Body, "read_only", path+".read_only", asBool, &m.ReadOnly)
+	if d.phase == shared && d.n.differs(b) {
+		return // whether it is complete shows when the rest is decoded
+	}
+	sources := 0
+	tmpfs := m.Tmpfs || d.isUnknown(path+".tmpfs")
+	for _, one := range []bool{d.isWritten(l, b.Body, "volume"), d.isWritten(l, b.Body, "host"), tmpfs} {
+		if one {
 			sources++
 		}
 	}
 	if sources != 1 {
-		d.ev.fail(d.in.address, b.TypeRange.Ptr(), "Invalid mount", "A mount takes exactly one of volume = volume.NAME, host = \"/path\" and tmpfs = true; this one has %d.", sources)
+		d.ev.fail(d.in.address, b.TypeRange.Ptr(), "Invalid mount", "A mount takes exactly one of volume = volume.NAME, host = \"/path\" and tmpfs = true; this one has %d of them.", sources)
 	}
-	set(d, l, b.Body, "size", path+".size", asSize, &m.Size)
-	if attr := b.Body.Attributes["size"]; attr != nil && m.Size != 0 && tmpfs == present && !m.Tmpfs || attr != nil && tmpfs == absent {
+	if attr := b.Body.Attributes["size"]; attr != nil && !tmpfs && d.isWritten(l, b.Body, "size") {
 		d.ev.fail(d.in.address, attr.NameRange.Ptr(), "Invalid mount", "size goes with tmpfs = true only.")
 	}
-	require(d, l, b.Body, "path", path+".path", asInside, &m.Path)
-	set(d, l, b.Body, "read_only", path+".read_only", asBool, &m.ReadOnly)
-	return m
 }
 
 // isWritten reports whether an argument is there and not null; one with errors
@@ -319,8 +423,11 @@ func (d *decoder) file(l layer, b *hclsyntax.Block, spec *Sandbox) {
 		d.ev.fail(d.in.address, b.LabelRanges[0].Ptr(), "Invalid path", "%s", sentence(err.Error()))
 	}
 	path := step("file", name)
-	f := File{Mode: "0644"}
-	require(d, l, b.Body, "content", path+".content", kind[string]{cty.String, func(v cty.Value) (string, error) { return v.AsString(), nil }}, &f.Content)
+	f, started := spec.Files[name]
+	if !started {
+		f = File{Mode: "0644"}
+	}
+	require(d, l, b.Body, "content", path+".content", asContent, &f.Content)
 	set(d, l, b.Body, "mode", path+".mode", asMode, &f.Mode)
 	if spec.Files == nil {
 		spec.Files = map[string]File{}
@@ -329,7 +436,7 @@ func (d *decoder) file(l layer, b *hclsyntax.Block, spec *Sandbox) {
 }
 
 // guard refuses prevent_destroy beside a rule that destroys.
-func (d *decoder) guard(spec Sandbox) {
+func (d *decoder) guard(spec *Sandbox) {
 	if !d.lifecycle.PreventDestroy {
 		return
 	}
@@ -340,7 +447,7 @@ func (d *decoder) guard(spec Sandbox) {
 	} {
 		if rule.value == "delete" {
 			from := ""
-			if at := d.sources[rule.path]; at.File != "" {
+			if at := d.sources()[rule.path]; at.File != "" {
 				from = fmt.Sprintf(" (%s line %d)", at.File, at.Line)
 			}
 			d.ev.fail(d.in.address, &rng, "Contradicting rules", "prevent_destroy and %s = \"delete\"%s exclude each other. Use %q, or drop prevent_destroy.", rule.path, from, rule.instead)

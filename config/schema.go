@@ -240,7 +240,6 @@ func (s *schema) names() []string {
 
 // check reports whatever in body the schema does not allow, to any depth.
 func (k *sink) check(address string, body *hclsyntax.Body, s *schema, what string) {
-	attrNames, blockNames := slices.Collect(maps.Keys(s.attrs)), slices.Collect(maps.Keys(s.blocks))
 	for name, attr := range body.Attributes {
 		rule, known := s.attrs[name]
 		_, isBlock := s.blocks[name]
@@ -253,7 +252,7 @@ func (k *sink) check(address string, body *hclsyntax.Body, s *schema, what strin
 				"%q is a block inside %s. Write %s { … } without an equals sign.", name, what, name)
 		default:
 			k.fail(address, attr.NameRange.Ptr(), "Unknown argument",
-				"%s has no argument %q%s", capital(what), name, ended(didYouMean(name, append(attrNames, blockNames...))))
+				"%s has no argument %q%s", capital(what), name, ended(didYouMean(name, s.names())))
 		}
 	}
 	for name, rule := range s.attrs {
@@ -267,7 +266,7 @@ func (k *sink) check(address string, body *hclsyntax.Body, s *schema, what strin
 	for _, b := range body.Blocks {
 		rule, known := s.blocks[b.Type]
 		if !known {
-			k.unknownBlock(address, b, s, what, append(attrNames, blockNames...))
+			k.unknownBlock(address, b, s, what, s.names())
 			continue
 		}
 		if rule.later != "" {
