@@ -1,0 +1,50 @@
+# pinfold's build. On a fresh Debian machine with Go and a C compiler, `make demo`
+# and `make test` (as root) install what else they need from the distribution.
+
+GO      ?= go
+PINIT   := runtime/host/pinit/pinit.bin
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+# netgo and osusergo: the same static resolver code everywhere, and a faster start.
+TAGS    := netgo,osusergo
+
+.PHONY: all build deps demo test test-race bench fuzz clean install
+
+all: build
+
+build: deps $(PINIT)
+	$(GO) build -trimpath -tags $(TAGS) -ldflags "-s -w -X pinfold/config.Commit=$(VERSION)" -o bin/pinfold ./cmd/pinfold
+
+$(PINIT): runtime/host/pinit/src/pinit.c runtime/host/pinit/Makefile
+	$(MAKE) -C runtime/host/pinit
+
+# What the build, the demo and the tests need besides Go: a C compiler, a small
+# libc for PID 1, and the tools with which tests look at the host from outside.
+deps:
+	@sh ./testdata/deps.sh gcc=gcc musl-gcc=musl-tools ip=iproute2 nft=nftables git=git
+
+demo: build
+	sh ./examples/quickstart/demo.sh ./bin/pinfold
+
+test: build
+	$(GO) vet ./...
+	$(GO) test -count=1 -timeout 20m ./...
+
+test-race: deps $(PINIT)
+	$(GO) test -race -count=1 -timeout 30m ./config/... ./state/... ./reconcile/... ./runtime/sim/...
+
+bench: build
+	@sh ./testdata/deps.sh runc=runc
+	$(GO) run ./testdata/bench -pinfold ./bin/pinfold
+
+# Fuzzes the language for a while; FUZZTIME=10m for a long one.
+FUZZTIME ?= 30s
+fuzz: $(PINIT)
+	$(GO) test ./config -run '^$$' -fuzz FuzzEvaluate -fuzztime $(FUZZTIME)
+
+install: build
+	install -D -m 0755 bin/pinfold $(DESTDIR)/usr/local/bin/pinfold
+	install -D -m 0644 docs/pinfold.service $(DESTDIR)/etc/systemd/system/pinfold.service
+
+clean:
+	rm -rf bin
+	$(MAKE) -C runtime/host/pinit clean
