@@ -1,0 +1,430 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/runc/libcontainer"
+	"golang.org/x/sys/unix"
+
+	"pinfold/runtime"
+)
+
+// undo is a list of releases, run backwards.
+type undo []func() error
+
+func (u *undo) add(f func() error) { *u = append(*u, f) }
+
+func (u undo) run() error {
+	var errs []error
+	for _, f := range slices.Backward(u) {
+		errs = append(errs, f())
+	}
+	return errors.Join(errs...)
+}
+
+// Create implements runtime.Host. Called again for an instance that lives, it
+// returns its process and changes nothing.
+func (h *Host) Create(ctx context.Context, in runtime.Instance) (p runtime.Process, err error) {
+	if err := check(in); err != nil {
+		return p, err
+	}
+	rec, err := h.loadRecord(in.ID)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return p, err
+	}
+	if err == nil && rec.Instance.Mark.UID != in.Mark.UID {
+		return p, fmt.Errorf("instance %s is sandbox %s's, not %s's: %w", in.ID, rec.Instance.Mark.UID, in.Mark.UID, runtime.ErrForeign)
+	}
+	known := err == nil
+	running, err := h.loadProcess(in.ID)
+	if err != nil {
+		return p, err
+	}
+	if ok, err := h.alive(running.Process); err != nil || ok {
+		return running.Process, err
+	}
+	if err := h.ready(); err != nil {
+		return p, err
+	}
+	tree, err := h.cgroups()
+	if err != nil {
+		return p, err
+	}
+	if known || tree.exists(in.ID) {
+		// What an earlier life, or a Create that was cut off, has left.
+		if err := h.takeDown(ctx, in.ID, runtime.Process{}); err != nil {
+			return p, err
+		}
+	}
+
+	var u undo
+	defer func() {
+		if err == nil {
+			return
+		}
+		if uerr := u.run(); uerr != nil {
+			err = fmt.Errorf("%w; undoing it failed too: %w", err, uerr)
+		}
+	}()
+	t := time.Now()
+	if err := h.makeLayer(in, known, rec, &u); err != nil {
+		return p, err
+	}
+	t = h.phase("layer", t)
+	src, err := h.openSources(in)
+	if err != nil {
+		return p, err
+	}
+	defer src.Close()
+	t = h.phase("sources", t)
+	u.add(func() error { return h.takeDown(context.WithoutCancel(ctx), in.ID, runtime.Process{}) })
+	pid, err := h.launch(in, src, tree)
+	if err != nil {
+		return p, err
+	}
+	t = time.Now()
+	p, err = h.identify(pid)
+	if err != nil {
+		return p, err
+	}
+	if err := h.saveProcess(in.ID, processRecord{Process: p, Mark: in.Mark}); err != nil {
+		return p, err
+	}
+	if err := h.bindNetns(in.ID, pid); err != nil {
+		return p, err
+	}
+	t = h.phase("netns", t)
+	if in.Net != nil {
+		if err := h.net.Attach(ctx, in.ID, h.netns(in.ID), *in.Net, in.Forwards); err != nil {
+			return p, err
+		}
+		t = h.phase("network", t)
+	}
+	if err := os.Rename(h.outcomePath(in.ID)+".next", h.outcomePath(in.ID)); err != nil {
+		return p, fmt.Errorf("cannot put the outcome file of instance %s in place: %w", in.ID, err)
+	}
+	if err := h.saveRecord(in, ""); err != nil {
+		return p, err
+	}
+	h.phase("record", t)
+	return p, nil
+}
+
+func check(in runtime.Instance) error {
+	if err := checkID(in.ID); err != nil {
+		return err
+	}
+	switch {
+	case in.CarryFrom != "" && !instanceIDPattern.MatchString(in.CarryFrom):
+		return fmt.Errorf("instance %s: id %q to carry from must be 12 lower-case hex characters", in.ID, in.CarryFrom)
+	case in.CarryFrom == in.ID:
+		return fmt.Errorf("instance %s cannot carry its files over from itself", in.ID)
+	case len(in.Command) == 0 || in.Command[0] == "":
+		return fmt.Errorf("instance %s: no command given; set command: %w", in.ID, runtime.ErrCommand)
+	case (in.IDs.Base == 0) != (in.IDs.Size == 0):
+		return fmt.Errorf("instance %s: id range %d+%d is neither empty nor whole", in.ID, in.IDs.Base, in.IDs.Size)
+	case uint64(in.IDs.Base)+uint64(in.IDs.Size) > 1<<32-1:
+		return fmt.Errorf("instance %s: id range %d+%d is too high", in.ID, in.IDs.Base, in.IDs.Size)
+	case len(hostname(in)) > 64:
+		return fmt.Errorf("instance %s: host name %q is longer than 64 characters", in.ID, in.Hostname)
+	}
+	for _, s := range in.Command {
+		if strings.ContainsRune(s, 0) {
+			return fmt.Errorf("instance %s: command holds a zero byte", in.ID)
+		}
+	}
+	for k, v := range in.Env {
+		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
+			return fmt.Errorf("instance %s: environment variable %q cannot be set", in.ID, k)
+		}
+	}
+	for _, m := range in.Mounts {
+		if m.Kind == "volume" && !volumeIDPattern.MatchString(m.Source) {
+			return fmt.Errorf("instance %s: volume id %q is not valid", in.ID, m.Source)
+		}
+		if m.Kind == "host" && !filepath.IsAbs(m.Source) {
+			return fmt.Errorf("instance %s: host path %q is not absolute", in.ID, m.Source)
+		}
+		if !filepath.IsAbs(m.Path) {
+			return fmt.Errorf("instance %s: mount point %q is not absolute", in.ID, m.Path)
+		}
+	}
+	return nil
+}
+
+// makeLayer makes the instance's directory with a writable layer: the one it
+// has, the one carried over, or a new one.
+func (h *Host) makeLayer(in runtime.Instance, known bool, rec record, u *undo) error {
+	dir := h.instanceDir(in.ID)
+	upper := filepath.Join(dir, "upper")
+	_, err := os.Lstat(upper)
+	had := err == nil
+	if had && known && rec.Instance.IDs != in.IDs {
+		return fmt.Errorf("the writable layer of instance %s belongs to ids from %d, not from %d; replace the sandbox", in.ID, rec.Instance.IDs.Base, in.IDs.Base)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("cannot make the directory of instance %s: %w", in.ID, err)
+	}
+	if !had {
+		u.add(func() error { return h.forget(in.ID) })
+	} else {
+		u.add(func() error {
+			os.Remove(h.outcomePath(in.ID) + ".next")
+			if known {
+				return h.saveRecord(rec.Instance, rec.Carrying)
+			}
+			return nil
+		})
+	}
+	carrying := ""
+	if !had && in.CarryFrom != "" {
+		if carrying, err = h.carry(in, u); err != nil {
+			return err
+		}
+	} else if had {
+		carrying = rec.Carrying
+	}
+	if err := h.saveRecord(in, carrying); err != nil {
+		return err
+	}
+	base := int(in.IDs.Base)
+	if err := os.Mkdir(upper, 0o755); err == nil {
+		// The layer's own root is what sandboxes see of the root's attributes.
+		if err := os.Chmod(upper, 0o755); err != nil {
+			return err
+		}
+		if err := os.Lchown(upper, base, base); err != nil {
+			return err
+		}
+	} else if !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("cannot make the writable layer of instance %s: %w", in.ID, err)
+	}
+	// What an earlier mount left in the work directory means nothing to a new one.
+	work := filepath.Join(dir, "work")
+	if had || carrying != "" {
+		if err := os.RemoveAll(work); err != nil {
+			return fmt.Errorf("cannot clear the work directory of instance %s: %w", in.ID, err)
+		}
+	}
+	if err := os.MkdirAll(work, 0o700); err != nil {
+		return fmt.Errorf("cannot make the work directory of instance %s: %w", in.ID, err)
+	}
+	if err := os.Lchown(work, base, base); err != nil {
+		return err
+	}
+	run := h.runDir(in.ID)
+	if err := os.MkdirAll(run, 0o700); err != nil {
+		return fmt.Errorf("cannot make the run directory of instance %s: %w", in.ID, err)
+	}
+	u.add(func() error { return os.RemoveAll(run) })
+	status := filepath.Join(run, "status")
+	if err := os.Remove(status); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := unix.Mkfifo(status, 0o600); err != nil {
+		return &os.PathError{Op: "mkfifo", Path: status, Err: err}
+	}
+	return nil
+}
+
+// carry moves the writable layer and log of another instance here. It returns
+// whose they are until Create has succeeded, "" when there was nothing to move.
+func (h *Host) carry(in runtime.Instance, u *undo) (from string, err error) {
+	old := filepath.Join(h.instanceDir(in.CarryFrom), "upper")
+	if _, err := os.Lstat(old); errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	} else if err != nil {
+		return "", fmt.Errorf("cannot carry over the files of instance %s: %w", in.CarryFrom, err)
+	}
+	rec, err := h.loadRecord(in.CarryFrom)
+	if err != nil {
+		return "", fmt.Errorf("cannot carry over the files of instance %s: %w", in.CarryFrom, err)
+	}
+	if rec.Instance.Mark.UID != in.Mark.UID {
+		return "", fmt.Errorf("cannot carry over the files of instance %s, it is sandbox %s's: %w", in.CarryFrom, rec.Instance.Mark.UID, runtime.ErrForeign)
+	}
+	if rec.Instance.IDs != in.IDs {
+		return "", fmt.Errorf("cannot carry over the files of instance %s: they belong to ids from %d, not from %d", in.CarryFrom, rec.Instance.IDs.Base, in.IDs.Base)
+	}
+	p, err := h.loadProcess(in.CarryFrom)
+	if err != nil {
+		return "", err
+	}
+	if ok, err := h.alive(p.Process); err != nil || ok {
+		if err == nil {
+			err = fmt.Errorf("cannot carry over the files of instance %s while it runs; stop it first: %w", in.CarryFrom, runtime.ErrBusy)
+		}
+		return "", err
+	}
+	// The record first: whoever finds the layer here must know whose it was.
+	if err := h.saveRecord(in, in.CarryFrom); err != nil {
+		return "", err
+	}
+	u.add(func() error { return h.giveBack(in.ID, in.CarryFrom) })
+	for _, name := range []string{"log", "upper"} { // upper last: it says that all is here
+		err := os.Rename(filepath.Join(h.instanceDir(in.CarryFrom), name), filepath.Join(h.instanceDir(in.ID), name))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return "", fmt.Errorf("cannot carry over the files of instance %s: %w", in.CarryFrom, err)
+		}
+	}
+	return in.CarryFrom, nil
+}
+
+// giveBack undoes carry, as far as the other instance still exists without a
+// layer of its own.
+func (h *Host) giveBack(id, from string) error {
+	if _, err := os.Lstat(h.recordPath(from)); err != nil {
+		return nil
+	}
+	for _, name := range []string{"upper", "log"} {
+		target := filepath.Join(h.instanceDir(from), name)
+		if _, err := os.Lstat(target); err == nil {
+			continue
+		}
+		if err := os.Rename(filepath.Join(h.instanceDir(id), name), target); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("cannot give the files of instance %s back: %w", from, err)
+		}
+	}
+	return nil
+}
+
+// launch builds the root and starts libcontainer's init, which is PID 1 from
+// then on and waits to be told to run the command.
+func (h *Host) launch(in runtime.Instance, src *sources, tree *cgroupTree) (pid int, err error) {
+	filter, err := h.filter(in)
+	if err != nil {
+		return 0, err
+	}
+	log, err := os.OpenFile(filepath.Join(h.instanceDir(in.ID), "log"), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return 0, fmt.Errorf("cannot open the log of instance %s: %w", in.ID, err)
+	}
+	defer log.Close()
+	outcome, err := os.OpenFile(h.outcomePath(in.ID)+".next", os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return 0, fmt.Errorf("cannot make the outcome file of instance %s: %w", in.ID, err)
+	}
+	defer outcome.Close()
+	// Opened for both, so that opening does not wait and the line stays readable
+	// as long as PID 1 holds it.
+	fd, err := unix.Open(filepath.Join(h.runDir(in.ID), "status"), unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("cannot open the status pipe of instance %s: %w", in.ID, err)
+	}
+	status := os.NewFile(uintptr(fd), "status")
+	defer status.Close()
+
+	var process *libcontainer.Process
+	err = h.stage.run(func() error {
+		t := time.Now()
+		defer h.stage.clear(in.ID)
+		who, err := h.build(in, src)
+		if err != nil {
+			return err
+		}
+		t = h.phase("root", t)
+		null, err := os.OpenFile(filepath.Join(h.stage.devDir(), "null"), os.O_RDONLY, 0)
+		if err != nil {
+			return err
+		}
+		defer null.Close()
+		process = &libcontainer.Process{
+			Init: true, UID: who.uid, GID: who.gid, AdditionalGroups: who.groups, Cwd: workingDir(in),
+			Env: environment(in.Env, nil, who), Stdin: null, Stdout: log, Stderr: log,
+			ExtraFiles: []*os.File{h.pinit, outcome, status}, LogLevel: "2",
+		}
+		filterArg := "-"
+		if filter != nil {
+			process.ExtraFiles = append(process.ExtraFiles, filter)
+			filterArg = "6"
+		}
+		process.Args = append([]string{"/proc/self/fd/3", "init", "4", filterArg, "5"}, in.Command...)
+		c, err := libcontainer.Create(h.containers(), in.ID, h.containerConfig(in, tree))
+		if err != nil {
+			return fmt.Errorf("cannot prepare instance %s: %w", in.ID, err)
+		}
+		if err := c.Start(process); err != nil {
+			return fmt.Errorf("cannot start PID 1 of instance %s: %w", in.ID, err)
+		}
+		h.phase("init", t)
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	pid, err = process.Pid()
+	if err != nil {
+		return 0, err
+	}
+	h.reap(pid, process)
+	return pid, nil
+}
+
+// reap waits for a process we are the parent of, so that it does not stay a
+// zombie. It costs a parked goroutine, no thread.
+func (h *Host) reap(pid int, process *libcontainer.Process) {
+	p, err := h.identify(pid)
+	if err != nil {
+		process.Wait() // gone already
+		return
+	}
+	fd, err := h.openPidfd(p)
+	go func() {
+		if err == nil {
+			fd.wait(context.Background())
+			fd.Close()
+		}
+		process.Wait()
+	}()
+}
+
+func (h *Host) identify(pid int) (runtime.Process, error) {
+	_, start, err := procStat(pid)
+	if err != nil {
+		return runtime.Process{}, fmt.Errorf("cannot look at process %d: %w", pid, err)
+	}
+	return runtime.Process{PID: pid, StartTime: start, BootID: h.boot}, nil
+}
+
+func workingDir(in runtime.Instance) string {
+	if in.WorkingDir == "" {
+		return "/"
+	}
+	return in.WorkingDir
+}
+
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// environment merges the given variables over what every process gets.
+func environment(base, extra map[string]string, who identity) []string {
+	env := map[string]string{"PATH": defaultPath, "HOME": who.home}
+	maps.Copy(env, base)
+	maps.Copy(env, extra)
+	out := make([]string, 0, len(env))
+	for _, k := range slices.Sorted(maps.Keys(env)) {
+		out = append(out, k+"="+env[k])
+	}
+	return out
+}
+
+// forget removes an instance's directory in the state directory.
+func (h *Host) forget(id string) error {
+	h.mu.Lock()
+	delete(h.records, id)
+	h.mu.Unlock()
+	if err := os.RemoveAll(h.instanceDir(id)); err != nil {
+		return fmt.Errorf("cannot remove the files of instance %s: %w", id, err)
+	}
+	return nil
+}
+
+func pidPath(pid int, name string) string { return "/proc/" + strconv.Itoa(pid) + "/" + name }

@@ -1,0 +1,249 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/opencontainers/runc/libcontainer"
+	"github.com/opencontainers/runc/libcontainer/utils"
+	"golang.org/x/sys/unix"
+
+	"pinfold/runtime"
+)
+
+// Exec implements runtime.Host. The new process passes through PID 1's program,
+// which puts it under the same seccomp filter.
+func (h *Host) Exec(ctx context.Context, id string, e runtime.Exec) (runtime.ExecProcess, error) {
+	rec, err := h.mustRecord(id)
+	if err != nil {
+		return nil, err
+	}
+	if len(e.Args) == 0 || e.Args[0] == "" {
+		return nil, fmt.Errorf("exec in instance %s: no command given: %w", id, runtime.ErrCommand)
+	}
+	for k, v := range e.Env {
+		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
+			return nil, fmt.Errorf("exec in instance %s: environment variable %q cannot be set", id, k)
+		}
+	}
+	if err := h.ready(); err != nil {
+		return nil, err
+	}
+	filter, err := h.filter(rec.Instance)
+	if err != nil {
+		return nil, err
+	}
+	g := h.gate(id)
+	g.Lock()
+	defer g.Unlock()
+	p, err := h.execTarget(id)
+	if err != nil {
+		return nil, err
+	}
+	rd, wr, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer rd.Close()
+	defer wr.Close()
+	process := &libcontainer.Process{ExtraFiles: []*os.File{h.pinit, wr}, Cwd: workingDir(rec.Instance), LogLevel: "2"}
+	filterArg := "-"
+	if filter != nil {
+		process.ExtraFiles = append(process.ExtraFiles, filter)
+		filterArg = "5"
+	}
+	process.Args = append([]string{"/proc/self/fd/3", "exec", filterArg, "4"}, e.Args...)
+	if e.WorkingDir != "" {
+		process.Cwd = e.WorkingDir
+	}
+	if err := h.execUser(rec.Instance, e, p.PID, process); err != nil {
+		return nil, err
+	}
+	console, closeFiles, err := connect(e, process)
+	if err != nil {
+		return nil, err
+	}
+	defer closeFiles()
+	err = h.stage.run(func() error {
+		c, err := libcontainer.Load(h.containers(), id)
+		if err != nil {
+			return err
+		}
+		// libcontainer starts its helper in the root's place of old.
+		if err := os.MkdirAll(h.stage.rootfs(id), 0o755); err != nil {
+			return err
+		}
+		defer h.stage.clear(id)
+		return c.Start(process)
+	})
+	if err != nil {
+		if ok, aerr := h.alive(p); aerr == nil && !ok {
+			return nil, fmt.Errorf("exec in instance %s: %w", id, runtime.ErrNotRunning)
+		}
+		if strings.Contains(err.Error(), "chdir to cwd") {
+			return nil, fmt.Errorf("exec in instance %s: working directory %s cannot be entered: %w: %w", id, process.Cwd, runtime.ErrCommand, err)
+		}
+		return nil, fmt.Errorf("exec in instance %s: %w", id, err)
+	}
+	wr.Close()
+	run := &execProcess{process: process}
+	if e.TTY {
+		if run.console, err = utils.RecvFile(console); err != nil {
+			run.abandon()
+			return nil, fmt.Errorf("exec in instance %s: no terminal came: %w", id, err)
+		}
+	}
+	// The pipe is closed by the exec of the command, or carries why there was none.
+	verdict, err := readVerdict(ctx, rd)
+	if err == nil && verdict == "" {
+		return run, nil
+	}
+	run.abandon()
+	if err != nil {
+		return nil, fmt.Errorf("exec in instance %s: %w", id, err)
+	}
+	if errno, ok := strings.CutPrefix(strings.TrimSpace(verdict), "exec "); ok {
+		if n, err := strconv.Atoi(errno); err == nil {
+			return nil, commandError(rec.Instance.Image, e.Args[0], unix.Errno(n))
+		}
+	}
+	return nil, fmt.Errorf("exec in instance %s: %s", id, strings.TrimSpace(verdict))
+}
+
+// execTarget returns PID 1 of an instance that can be entered.
+func (h *Host) execTarget(id string) (runtime.Process, error) {
+	r, err := h.loadProcess(id)
+	if err != nil {
+		return r.Process, err
+	}
+	ok, err := h.alive(r.Process)
+	if err != nil {
+		return r.Process, err
+	}
+	out, err := h.readOutcome(id)
+	if err != nil {
+		return r.Process, err
+	}
+	if !ok || !out.started {
+		return r.Process, fmt.Errorf("exec in instance %s: %w", id, runtime.ErrNotRunning)
+	}
+	tree, err := h.cgroups()
+	if err != nil {
+		return r.Process, err
+	}
+	frozen, err := tree.frozen(id)
+	if err != nil {
+		return r.Process, err
+	}
+	if frozen {
+		return r.Process, fmt.Errorf("exec in instance %s: %w", id, runtime.ErrPaused)
+	}
+	return r.Process, nil
+}
+
+func (h *Host) execUser(in runtime.Instance, e runtime.Exec, pid int, process *libcontainer.Process) error {
+	root, err := openRoot(pidPath(pid, "root"), 0, 0)
+	if err != nil {
+		return fmt.Errorf("cannot look into instance %s: %w", in.ID, err)
+	}
+	defer root.Close()
+	spec := in.User
+	if e.User != "" {
+		spec = e.User
+	}
+	who, err := resolveUser(root, spec, in.IDs)
+	if err != nil {
+		return err
+	}
+	process.UID, process.GID, process.AdditionalGroups = who.uid, who.gid, who.groups
+	process.Env = environment(in.Env, e.Env, who)
+	if e.TTY {
+		if _, set := e.Env["TERM"]; !set {
+			process.Env = append(process.Env, "TERM=xterm")
+		}
+	}
+	return nil
+}
+
+// connect sets up the streams. done closes what only the start needs.
+func connect(e runtime.Exec, process *libcontainer.Process) (console *os.File, done func(), err error) {
+	if e.TTY {
+		ours, theirs, err := utils.NewSockPair("console")
+		if err != nil {
+			return nil, nil, err
+		}
+		process.ConsoleSocket, process.ConsoleWidth, process.ConsoleHeight = theirs, e.Width, e.Height
+		return ours, func() { ours.Close(); theirs.Close() }, nil
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	or := func(f *os.File) *os.File {
+		if f == nil {
+			return null
+		}
+		return f
+	}
+	process.Stdin, process.Stdout, process.Stderr = or(e.Stdin), or(e.Stdout), or(e.Stderr)
+	return nil, func() { null.Close() }, nil
+}
+
+func readVerdict(ctx context.Context, rd *os.File) (string, error) {
+	var all []byte
+	buf := make([]byte, 256)
+	for {
+		n, err := readUntil(ctx, rd, buf)
+		all = append(all, buf[:n]...)
+		switch {
+		case errors.Is(err, io.EOF):
+			return string(all), nil
+		case err != nil && ctx.Err() != nil:
+			return "", ctx.Err()
+		case err != nil:
+			return "", err
+		}
+	}
+}
+
+type execProcess struct {
+	process *libcontainer.Process
+	console *os.File
+}
+
+func (p *execProcess) Console() *os.File { return p.console }
+
+func (p *execProcess) Signal(sig int) error {
+	err := p.process.Signal(syscall.Signal(sig))
+	if errors.Is(err, os.ErrProcessDone) {
+		return nil
+	}
+	return err
+}
+
+func (p *execProcess) Wait() (int, error) {
+	state, err := p.process.Wait()
+	if state == nil {
+		return -1, fmt.Errorf("cannot wait for the process: %w", err)
+	}
+	ws := state.Sys().(syscall.WaitStatus)
+	if ws.Signaled() {
+		return 128 + int(ws.Signal()), nil
+	}
+	return ws.ExitStatus(), nil
+}
+
+// abandon ends a process that nobody will get to see.
+func (p *execProcess) abandon() {
+	p.process.Signal(syscall.SIGKILL)
+	p.process.Wait()
+	if p.console != nil {
+		p.console.Close()
+	}
+}

@@ -1,0 +1,297 @@
+// Package host is the real kernel behind runtime.Host: libcontainer, overlayfs,
+// cgroups and namespaces, driven from this process without any helper that
+// outlives it. Sandboxes live on when it ends; the next process finds them by
+// what lies in the state and run directories.
+//
+// A program that uses this package must import pinfold/runtime/host/boot.
+//
+// State directory, kept over reboots:
+//
+//	lineage                whose directory this is
+//	instances/ID/          instance.json, upper and work (the writable layer), log, outcome, files
+//	volumes/ID/            a volume's files
+//
+// Run directory, gone after a reboot:
+//
+//	lineage
+//	instances/ID/          process.json (who PID 1 is) and status (how starting it went)
+//	containers/ID/         libcontainer's own state
+//	netns/ID               the network namespace, bound to a name
+//
+// Cgroups are PARENT-SHORT/ID in every hierarchy. Mounts of sandboxes are made
+// in a mount namespace of this process (see stage) and never show on the host.
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/unix"
+
+	"pinfold/runtime"
+	"pinfold/runtime/host/pinit"
+	"pinfold/runtime/host/seccomp"
+	"pinfold/runtime/network"
+)
+
+// Options say what to open. All but CgroupParent and Trace are required.
+type Options struct {
+	StateDir     string // absolute; made when absent
+	RunDir       string // absolute; made when absent
+	Lineage      string // whose objects these are
+	ShortID      string // 6 hex characters of the lineage; part of every name on the host
+	CgroupParent string // default "pinfold"; "-" and ShortID are added
+
+	// Trace, when set, is told how long each phase of Create and Start took.
+	// It is called from the goroutine that does the work.
+	Trace func(phase string, d time.Duration)
+}
+
+// Host implements runtime.Host.
+type Host struct {
+	opts Options
+	boot string
+	ids  idmaps
+	net  *network.Net
+
+	readyMu sync.Mutex
+	stage   *stage
+	pinit   *os.File
+
+	mu      sync.Mutex
+	tree    *cgroupTree
+	filters map[string]*os.File    // by sorted capabilities
+	gates   map[string]*sync.Mutex // by instance: keeps Exec and Pause apart
+	records map[string]cachedRecord
+	images  map[runtime.ImageSource]*lowerLayers
+}
+
+var (
+	shortIDPattern    = regexp.MustCompile(`^[0-9a-f]{6}$`)
+	instanceIDPattern = regexp.MustCompile(`^[0-9a-f]{12}$`)
+	volumeIDPattern   = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
+	parentPattern     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]*$`)
+)
+
+// Open opens the host for one lineage. It makes the directories and nothing
+// else. runtime.ErrForeign when they belong to another lineage.
+func Open(o Options) (*Host, error) {
+	if o.CgroupParent == "" {
+		o.CgroupParent = "pinfold"
+	}
+	switch {
+	case !filepath.IsAbs(o.StateDir) || !filepath.IsAbs(o.RunDir):
+		return nil, fmt.Errorf("state directory %q and run directory %q must be absolute paths", o.StateDir, o.RunDir)
+	case o.Lineage == "":
+		return nil, errors.New("a lineage is required")
+	case !shortIDPattern.MatchString(o.ShortID):
+		return nil, fmt.Errorf("short id %q must be 6 lower-case hex characters", o.ShortID)
+	case !parentPattern.MatchString(o.CgroupParent):
+		return nil, fmt.Errorf("cgroup parent %q must be one plain name", o.CgroupParent)
+	}
+	if os.Geteuid() != 0 {
+		return nil, fmt.Errorf("%w: sandboxes need root (euid is %d); run as root or through the agent", runtime.ErrUnsupported, os.Geteuid())
+	}
+	boot, err := bootID()
+	if err != nil {
+		return nil, err
+	}
+	for _, dir := range []string{o.StateDir, o.RunDir} {
+		if err := claim(dir, o.Lineage); err != nil {
+			return nil, err
+		}
+	}
+	for _, dir := range []string{
+		filepath.Join(o.StateDir, "instances"), filepath.Join(o.StateDir, "volumes"),
+		filepath.Join(o.RunDir, "instances"), filepath.Join(o.RunDir, "containers"), filepath.Join(o.RunDir, "netns"),
+	} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("cannot make %s: %w", dir, err)
+		}
+	}
+	net, err := network.Open(o.ShortID)
+	if err != nil {
+		return nil, err
+	}
+	// libcontainer reports failures both as errors and through this logger.
+	logrus.SetOutput(io.Discard)
+	return &Host{
+		opts: o, boot: boot, net: net,
+		filters: map[string]*os.File{}, gates: map[string]*sync.Mutex{},
+		records: map[string]cachedRecord{}, images: map[runtime.ImageSource]*lowerLayers{},
+	}, nil
+}
+
+// claim makes dir and marks it as the lineage's.
+func claim(dir, lineage string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("cannot make %s: %w", dir, err)
+	}
+	file := filepath.Join(dir, "lineage")
+	have, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) || err == nil && len(have) == 0 {
+		return replaceFile(file, []byte(lineage+"\n"), 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read whose directory %s is: %w", dir, err)
+	}
+	if strings.TrimSpace(string(have)) != lineage {
+		return fmt.Errorf("%s belongs to lineage %s, not %s: %w", dir, strings.TrimSpace(string(have)), lineage, runtime.ErrForeign)
+	}
+	return nil
+}
+
+// replaceFile writes a file whole or not at all.
+func replaceFile(path string, data []byte, mode os.FileMode) error {
+	tmp := path + ".new"
+	if err := os.WriteFile(tmp, data, mode); err != nil {
+		return fmt.Errorf("cannot write %s: %w", path, err)
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return fmt.Errorf("cannot write %s: %w", path, err)
+	}
+	return nil
+}
+
+// ready makes what is needed to start processes, once.
+func (h *Host) ready() error {
+	h.readyMu.Lock()
+	defer h.readyMu.Unlock()
+	if h.pinit == nil {
+		f, err := pinit.Open()
+		if err != nil {
+			return err
+		}
+		h.pinit, h.ids.pinit = f, f
+	}
+	if h.stage == nil {
+		s, err := newStage(h.opts.StateDir, h.opts.RunDir)
+		if err != nil {
+			return err
+		}
+		h.stage = s
+	}
+	return nil
+}
+
+// Close releases descriptors and removes the cgroup parent and network tables
+// when nothing uses them any more.
+func (h *Host) Close() error {
+	h.readyMu.Lock()
+	if h.stage != nil {
+		h.stage.Close()
+		h.stage = nil
+	}
+	if h.pinit != nil {
+		h.pinit.Close()
+		h.pinit = nil
+	}
+	h.readyMu.Unlock()
+	h.ids.close()
+	h.mu.Lock()
+	for k, f := range h.filters {
+		f.Close()
+		delete(h.filters, k)
+	}
+	h.mu.Unlock()
+	var errs []error
+	if t, err := h.cgroups(); err == nil {
+		errs = append(errs, t.removeParent())
+	}
+	return errors.Join(append(errs, h.net.Close())...)
+}
+
+func (h *Host) instanceDir(id string) string { return filepath.Join(h.opts.StateDir, "instances", id) }
+func (h *Host) runDir(id string) string      { return filepath.Join(h.opts.RunDir, "instances", id) }
+func (h *Host) containers() string           { return filepath.Join(h.opts.RunDir, "containers") }
+func (h *Host) netns(id string) string       { return filepath.Join(h.opts.RunDir, "netns", id) }
+func (h *Host) volumeDir(id string) string   { return filepath.Join(h.opts.StateDir, "volumes", id) }
+
+// gate is held while an Exec begins and while a Pause freezes: a process that
+// is frozen on its way in would never report back.
+func (h *Host) gate(id string) *sync.Mutex {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	g := h.gates[id]
+	if g == nil {
+		g = new(sync.Mutex)
+		h.gates[id] = g
+	}
+	return g
+}
+
+// filter returns a file with the seccomp program for these capabilities.
+func (h *Host) filter(in runtime.Instance) (*os.File, error) {
+	switch in.Seccomp {
+	case "unconfined":
+		return nil, nil
+	case "default":
+	default:
+		return nil, fmt.Errorf("seccomp profile %q is not known; use \"default\" or \"unconfined\"", in.Seccomp)
+	}
+	caps := slices.Clone(in.Capabilities)
+	slices.Sort(caps)
+	key := strings.Join(caps, ",")
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if f := h.filters[key]; f != nil {
+		return f, nil
+	}
+	program, err := seccomp.Default(caps)
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.MemfdCreate("seccomp", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make a memory file for the seccomp program: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "seccomp")
+	if _, err := f.Write(program); err == nil {
+		_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SEAL|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_WRITE)
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("cannot fill the memory file for the seccomp program: %w", err)
+	}
+	h.filters[key] = f
+	return f, nil
+}
+
+// phase reports the time since t to Trace and returns the time now.
+func (h *Host) phase(name string, t time.Time) time.Time {
+	now := time.Now()
+	if h.opts.Trace != nil {
+		h.opts.Trace(name, now.Sub(t))
+	}
+	return now
+}
+
+func checkID(id string) error {
+	if !instanceIDPattern.MatchString(id) {
+		return fmt.Errorf("instance id %q must be 12 lower-case hex characters", id)
+	}
+	return nil
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+var _ runtime.Host = (*Host)(nil)

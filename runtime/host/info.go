@@ -1,0 +1,55 @@
+package host
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"pinfold/runtime"
+)
+
+// Info implements runtime.Host.
+func (h *Host) Info(ctx context.Context) (runtime.Info, error) {
+	i := runtime.Info{BootID: h.boot, Cgroups: cgroupMode()}
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return i, fmt.Errorf("cannot read the kernel's version: %w", err)
+	}
+	i.Kernel = string(bytes.TrimRight(u.Release[:], "\x00"))
+	lack := func(format string, a ...any) { i.Lacking = append(i.Lacking, fmt.Sprintf(format, a...)) }
+	if _, err := h.cgroups(); err != nil {
+		lack("%v", err)
+	}
+	if tree, err := h.cgroups(); err == nil && !tree.v2 && !tree.swap {
+		lack("the kernel does not count swap: memory limits leave swap unbounded")
+	}
+	for _, ns := range []string{"user", "pid", "net", "mnt", "ipc", "uts", "cgroup"} {
+		if _, err := os.Stat(filepath.Join("/proc/self/ns", ns)); err != nil {
+			lack("no %s namespaces", ns)
+		}
+	}
+	if b, err := os.ReadFile("/proc/sys/user/max_user_namespaces"); err == nil && string(bytes.TrimSpace(b)) == "0" {
+		lack("user namespaces are switched off (sysctl user.max_user_namespaces = 0)")
+	}
+	// EBADF and EINVAL mean that the call is there and disliked its arguments.
+	if err := unix.MountSetattr(-1, "", 0, &unix.MountAttr{}); err == unix.ENOSYS {
+		lack("no mount_setattr (Linux 5.12)")
+	}
+	return i, nil
+}
+
+// OpenLog implements runtime.Host.
+func (h *Host) OpenLog(ctx context.Context, id string) (*os.File, error) {
+	if _, err := h.mustRecord(id); err != nil {
+		return nil, err
+	}
+	f, err := os.Open(filepath.Join(h.instanceDir(id), "log"))
+	if os.IsNotExist(err) {
+		return nil, fmt.Errorf("instance %s has no log yet: %w", id, runtime.ErrNotFound)
+	}
+	return f, err
+}

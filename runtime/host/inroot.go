@@ -1,0 +1,116 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// rootDir is a sandbox's root, open. Every path given to it is resolved as a
+// process inside would: links cannot lead out.
+type rootDir struct {
+	f        *os.File
+	path     string // where it is, to turn real paths back into inner ones
+	uid, gid int    // who owns what ensure makes: root inside
+}
+
+func openRoot(path string, uid, gid int) (*rootDir, error) {
+	f, err := os.OpenFile(path, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	return &rootDir{f: f, path: path, uid: uid, gid: gid}, nil
+}
+
+func (r *rootDir) Close() error { return r.f.Close() }
+
+func (r *rootDir) open(path string, flags int) (*os.File, error) {
+	how := &unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC), Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
+	for {
+		fd, err := unix.Openat2(int(r.f.Fd()), path, how)
+		if err == unix.EINTR || err == unix.EAGAIN {
+			continue
+		}
+		if err != nil {
+			return nil, &os.PathError{Op: "open", Path: path, Err: err}
+		}
+		return os.NewFile(uintptr(fd), path), nil
+	}
+}
+
+// ensure opens (O_PATH) the file or directory at path, making it and the
+// directories above it when absent. made tells whether path itself was.
+func (r *rootDir) ensure(path string, dir bool) (f *os.File, made bool, err error) {
+	return r.ensureFrom(path, dir, 0)
+}
+
+func (r *rootDir) ensureFrom(path string, dir bool, links int) (*os.File, bool, error) {
+	path = filepath.Clean("/" + path)
+	if links > 40 {
+		return nil, false, &os.PathError{Op: "make", Path: path, Err: unix.ELOOP}
+	}
+	f, err := r.open(path, unix.O_PATH)
+	if err == nil {
+		st, err := f.Stat()
+		if err == nil && st.IsDir() != dir {
+			err = fmt.Errorf("%s is in the way: a %s is wanted there", path, map[bool]string{true: "directory", false: "file"}[dir])
+		}
+		if err != nil {
+			f.Close()
+			return nil, false, err
+		}
+		return f, false, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return nil, false, err
+	}
+	parent, _, err := r.ensureFrom(filepath.Dir(path), true, links)
+	if err != nil {
+		return nil, false, err
+	}
+	defer parent.Close()
+	name := filepath.Base(path)
+	// A link to nothing: what it points to is what has to be made.
+	buf := make([]byte, unix.PathMax)
+	if n, err := unix.Readlinkat(int(parent.Fd()), name, buf); err == nil {
+		target := string(buf[:n])
+		if !filepath.IsAbs(target) {
+			at, err := r.inner(parent)
+			if err != nil {
+				return nil, false, err
+			}
+			target = filepath.Join(at, target)
+		}
+		return r.ensureFrom(target, dir, links+1)
+	}
+	if dir {
+		err = unix.Mkdirat(int(parent.Fd()), name, 0o755)
+	} else {
+		err = unix.Mknodat(int(parent.Fd()), name, unix.S_IFREG|0o644, 0)
+	}
+	if err != nil {
+		return nil, false, &os.PathError{Op: "make", Path: path, Err: err}
+	}
+	if err := unix.Fchownat(int(parent.Fd()), name, r.uid, r.gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return nil, false, &os.PathError{Op: "chown", Path: path, Err: err}
+	}
+	f, err = r.open(path, unix.O_PATH|unix.O_NOFOLLOW)
+	return f, true, err
+}
+
+// inner is the path that an open directory has inside.
+func (r *rootDir) inner(f *os.File) (string, error) {
+	real, err := os.Readlink(fmt.Sprintf("/proc/thread-self/fd/%d", f.Fd()))
+	if err != nil {
+		return "", err
+	}
+	if !within(r.path, real) {
+		return "", fmt.Errorf("%s lies outside of the root", real)
+	}
+	return "/" + strings.TrimPrefix(strings.TrimPrefix(real, r.path), "/"), nil
+}

@@ -1,0 +1,223 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"pinfold/runtime"
+	"pinfold/runtime/network"
+)
+
+// Observe implements runtime.Host. Per instance it reads a few small files; the
+// network is read in one dump for all.
+func (h *Host) Observe(ctx context.Context) (runtime.Observation, error) {
+	o := runtime.Observation{
+		BootID: h.boot, At: time.Now(),
+		Instances: map[string]runtime.InstanceState{}, Networks: map[string]runtime.NetworkState{}, Volumes: map[string]bool{},
+	}
+	tree, err := h.cgroups()
+	if err != nil {
+		return o, err
+	}
+	seen, err := h.net.Observe(ctx)
+	if err != nil {
+		return o, fmt.Errorf("cannot look at the network: %w", err)
+	}
+	for id, n := range seen.Networks {
+		o.Networks[id] = n
+	}
+	ids, err := h.everyInstance(tree, seen)
+	if err != nil {
+		return o, err
+	}
+	for id := range ids {
+		if err := ctx.Err(); err != nil {
+			return o, err
+		}
+		s, err := h.look(id, tree, &seen)
+		if err != nil {
+			s = runtime.InstanceState{ID: id, Unknown: err.Error()}
+		}
+		o.Instances[id] = s
+	}
+	volumes, err := os.ReadDir(filepath.Join(h.opts.StateDir, "volumes"))
+	if err != nil {
+		return o, fmt.Errorf("cannot list volumes: %w", err)
+	}
+	for _, v := range volumes {
+		if v.IsDir() {
+			o.Volumes[v.Name()] = true
+		}
+	}
+	return o, nil
+}
+
+// recorded lists the instances that have a directory.
+func (h *Host) recorded() ([]string, error) {
+	return listIDs(filepath.Join(h.opts.StateDir, "instances"))
+}
+
+func listIDs(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list instances: %w", err)
+	}
+	var ids []string
+	for _, e := range entries {
+		if instanceIDPattern.MatchString(e.Name()) {
+			ids = append(ids, e.Name())
+		}
+	}
+	return ids, nil
+}
+
+// everyInstance also finds those of which only a part is left.
+func (h *Host) everyInstance(tree *cgroupTree, seen network.Observed) (map[string]bool, error) {
+	ids := map[string]bool{}
+	for _, dir := range []string{
+		filepath.Join(h.opts.StateDir, "instances"), filepath.Join(h.opts.RunDir, "instances"),
+		filepath.Join(h.opts.RunDir, "containers"), filepath.Join(h.opts.RunDir, "netns"),
+	} {
+		list, err := listIDs(dir)
+		if err != nil {
+			return nil, err
+		}
+		for _, id := range list {
+			ids[id] = true
+		}
+	}
+	grouped, err := tree.instances()
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range grouped {
+		ids[id] = true
+	}
+	for id := range seen.Instances {
+		ids[id] = true
+	}
+	return ids, nil
+}
+
+// Inspect implements runtime.Host. It leaves out what is missing of the network.
+func (h *Host) Inspect(ctx context.Context, id string) (runtime.InstanceState, bool, error) {
+	if err := checkID(id); err != nil {
+		return runtime.InstanceState{}, false, err
+	}
+	tree, err := h.cgroups()
+	if err != nil {
+		return runtime.InstanceState{}, false, err
+	}
+	there := tree.exists(id)
+	for _, path := range []string{h.instanceDir(id), h.runDir(id), filepath.Join(h.containers(), id), h.netns(id)} {
+		if there {
+			break
+		}
+		_, err := os.Lstat(path)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return runtime.InstanceState{}, false, err
+		}
+		there = err == nil
+	}
+	if !there {
+		return runtime.InstanceState{}, false, nil
+	}
+	s, err := h.look(id, tree, nil)
+	if err != nil {
+		s = runtime.InstanceState{ID: id, Unknown: err.Error()}
+	}
+	return s, true, nil
+}
+
+// look sees one instance. seen may be nil: the network is left out then.
+func (h *Host) look(id string, tree *cgroupTree, seen *network.Observed) (runtime.InstanceState, error) {
+	s := runtime.InstanceState{ID: id}
+	rec, err := h.loadRecord(id)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return s, err
+	}
+	known := err == nil
+	running, err := h.loadProcess(id)
+	if err != nil {
+		return s, err
+	}
+	if s.Mark = running.Mark; known {
+		s.Mark = rec.Instance.Mark
+	}
+	if _, err := os.Lstat(filepath.Join(h.instanceDir(id), "upper")); err == nil {
+		s.Layer = true
+	} else if !errors.Is(err, os.ErrNotExist) {
+		return s, err
+	}
+	if s.Alive, err = h.alive(running.Process); err != nil {
+		return s, err
+	}
+	out, err := h.readOutcome(id)
+	if err != nil {
+		return s, err
+	}
+	if s.OOMKills, err = tree.oomKills(id); err != nil {
+		return s, err
+	}
+	if s.Outcome = out.result; s.Outcome != nil && s.OOMKills > 0 {
+		s.Outcome.OOM = true
+	}
+	if !s.Alive {
+		left, err := tree.pids(id)
+		s.Dying = len(left) > 0
+		return s, err
+	}
+	s.Process, s.Started = running.Process, out.started
+	if s.Frozen, err = tree.frozen(id); err != nil {
+		return s, err
+	}
+	s.Missing, err = h.missing(id, rec, known, running.Process, tree, seen, s.Layer)
+	return s, err
+}
+
+func (h *Host) missing(id string, rec record, known bool, p runtime.Process, tree *cgroupTree, seen *network.Observed, layer bool) ([]string, error) {
+	var missing []string
+	cgroup := tree.complete(id)
+	if !cgroup {
+		missing = append(missing, "cgroup")
+	}
+	if !layer {
+		missing = append(missing, "rootfs")
+	}
+	bound, err := h.netnsBound(id, p.PID)
+	if err != nil {
+		return nil, err
+	}
+	if !bound {
+		missing = append(missing, "netns")
+	}
+	if !known {
+		return missing, nil
+	}
+	if rec.Instance.Net != nil && seen != nil {
+		n := seen.Instances[id]
+		if !n.Link {
+			missing = append(missing, "link")
+		}
+		if !n.Address {
+			missing = append(missing, "address")
+		}
+		if !n.Rules {
+			missing = append(missing, "rules")
+		}
+	}
+	if cgroup {
+		hold, err := tree.limitsHold(id, rec.Instance.Limits)
+		if err != nil {
+			return nil, err
+		}
+		if !hold {
+			missing = append(missing, "limits")
+		}
+	}
+	return missing, nil
+}

@@ -1,0 +1,181 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pinfold/runtime"
+)
+
+func bootID() (string, error) {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("cannot read this boot's id: %w", err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+// procStat reads the state letter and the start time (fields 3 and 22 of
+// proc_pid_stat(5)) of a process. os.ErrNotExist when there is none.
+func procStat(pid int) (state byte, start uint64, err error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		if errors.Is(err, unix.ESRCH) {
+			err = os.ErrNotExist
+		}
+		return 0, 0, err
+	}
+	s := string(b)
+	i := strings.LastIndexByte(s, ')') // the name may hold anything
+	if i < 0 {
+		return 0, 0, fmt.Errorf("/proc/%d/stat has an unknown form", pid)
+	}
+	fields := strings.Fields(s[i+1:])
+	if len(fields) < 20 {
+		return 0, 0, fmt.Errorf("/proc/%d/stat has an unknown form", pid)
+	}
+	start, err = strconv.ParseUint(fields[19], 10, 64)
+	return fields[0][0], start, err
+}
+
+// alive tells whether exactly this process runs. A zombie is dead.
+func (h *Host) alive(p runtime.Process) (bool, error) {
+	if p.PID <= 0 || p.BootID != h.boot {
+		return false, nil
+	}
+	state, start, err := procStat(p.PID)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("cannot look at process %d: %w", p.PID, err)
+	}
+	return start == p.StartTime && state != 'Z' && state != 'X', nil
+}
+
+// pidfd is a process that cannot be mistaken for another.
+type pidfd struct{ f *os.File }
+
+// openPidfd returns os.ErrProcessDone when the process is gone or a zombie.
+func (h *Host) openPidfd(p runtime.Process) (pidfd, error) {
+	if p.PID <= 0 {
+		return pidfd{}, os.ErrProcessDone
+	}
+	fd, err := unix.PidfdOpen(p.PID, unix.PIDFD_NONBLOCK)
+	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
+		return pidfd{}, os.ErrProcessDone
+	}
+	if err != nil {
+		return pidfd{}, fmt.Errorf("cannot open process %d: %w", p.PID, err)
+	}
+	f := os.NewFile(uintptr(fd), "pidfd")
+	// Only now is the PID held fast, so only now can it be checked.
+	if ok, err := h.alive(p); err != nil || !ok {
+		f.Close()
+		if err == nil {
+			err = os.ErrProcessDone
+		}
+		return pidfd{}, err
+	}
+	return pidfd{f}, nil
+}
+
+func (p pidfd) Close() error { return p.f.Close() }
+
+func (p pidfd) signal(sig int) error {
+	conn, err := p.f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var serr error
+	if err := conn.Control(func(fd uintptr) { serr = unix.PidfdSendSignal(int(fd), unix.Signal(sig), nil, 0) }); err != nil {
+		return err
+	}
+	if errors.Is(serr, unix.ESRCH) {
+		return os.ErrProcessDone
+	}
+	return serr
+}
+
+// wait returns nil once the process has ended, or the context's error. It parks
+// in Go's poller and occupies no thread.
+func (p pidfd) wait(ctx context.Context) error {
+	conn, err := p.f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { p.f.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	var perr error
+	err = conn.Read(func(fd uintptr) bool {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(fds, 0)
+		if err != nil && err != unix.EINTR {
+			perr = err
+			return true
+		}
+		return n > 0
+	})
+	switch {
+	case perr != nil:
+		return perr
+	case err != nil && ctx.Err() != nil:
+		return ctx.Err()
+	}
+	return err
+}
+
+// WaitExit implements runtime.Host.
+func (h *Host) WaitExit(ctx context.Context, id string, p runtime.Process) error {
+	fd, err := h.openPidfd(p)
+	if errors.Is(err, os.ErrProcessDone) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("instance %s: %w", id, err)
+	}
+	defer fd.Close()
+	return fd.wait(ctx)
+}
+
+// Signal implements runtime.Host.
+func (h *Host) Signal(ctx context.Context, id string, sig int) error {
+	if _, err := h.mustRecord(id); err != nil {
+		return err
+	}
+	r, err := h.loadProcess(id)
+	if err != nil {
+		return err
+	}
+	fd, err := h.openPidfd(r.Process)
+	if errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("cannot signal instance %s: %w", id, runtime.ErrNotRunning)
+	}
+	if err != nil {
+		return err
+	}
+	defer fd.Close()
+	out, err := h.readOutcome(id)
+	if err != nil {
+		return err
+	}
+	// PID 1 hands signals on to the command. SIGKILL and SIGSTOP it never sees,
+	// and before the command runs there is nobody to hand them to.
+	if unix.Signal(sig) != unix.SIGKILL && !out.started {
+		return fmt.Errorf("cannot signal instance %s, its command has not been started: %w", id, runtime.ErrNotRunning)
+	}
+	if unix.Signal(sig) == unix.SIGKILL {
+		return h.kill(ctx, id, r.Process)
+	}
+	if err := fd.signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("cannot send signal %d to instance %s: %w", sig, id, err)
+	}
+	return nil
+}

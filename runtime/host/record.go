@@ -1,0 +1,116 @@
+package host
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"pinfold/runtime"
+)
+
+// record is instance.json: whose the instance is and what it was made from.
+type record struct {
+	Version  int              `json:"version"`
+	Lineage  string           `json:"lineage"`
+	Instance runtime.Instance `json:"instance"`
+	// Carrying names the instance whose layer was moved here by a Create that
+	// has not finished: removing this one gives the layer back.
+	Carrying string `json:"carrying,omitempty"`
+}
+
+const recordVersion = 1
+
+type cachedRecord struct {
+	modified time.Time
+	size     int64
+	record   record
+}
+
+func (h *Host) recordPath(id string) string { return filepath.Join(h.instanceDir(id), "instance.json") }
+
+// loadRecord reads instance.json. os.ErrNotExist when there is none,
+// runtime.ErrForeign when it is of another lineage.
+func (h *Host) loadRecord(id string) (record, error) {
+	path := h.recordPath(id)
+	st, err := os.Stat(path)
+	if err != nil {
+		return record{}, err
+	}
+	h.mu.Lock()
+	c, ok := h.records[id]
+	h.mu.Unlock()
+	if ok && c.modified.Equal(st.ModTime()) && c.size == st.Size() {
+		return c.record, nil
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return record{}, err
+	}
+	var r record
+	if err := json.Unmarshal(data, &r); err != nil {
+		return record{}, fmt.Errorf("%s cannot be understood: %w", path, err)
+	}
+	if r.Version != recordVersion {
+		return record{}, fmt.Errorf("%s has version %d, this program knows %d", path, r.Version, recordVersion)
+	}
+	if r.Lineage != h.opts.Lineage || r.Instance.ID != id {
+		return record{}, fmt.Errorf("instance directory %s is of lineage %s, instance %s: %w", h.instanceDir(id), r.Lineage, r.Instance.ID, runtime.ErrForeign)
+	}
+	h.mu.Lock()
+	h.records[id] = cachedRecord{st.ModTime(), st.Size(), r}
+	h.mu.Unlock()
+	return r, nil
+}
+
+func (h *Host) saveRecord(in runtime.Instance, carrying string) error {
+	data, err := json.Marshal(record{Version: recordVersion, Lineage: h.opts.Lineage, Instance: in, Carrying: carrying})
+	if err != nil {
+		return err
+	}
+	return replaceFile(h.recordPath(in.ID), data, 0o600)
+}
+
+// mustRecord is loadRecord for instances that have to exist.
+func (h *Host) mustRecord(id string) (record, error) {
+	if err := checkID(id); err != nil {
+		return record{}, err
+	}
+	r, err := h.loadRecord(id)
+	if errors.Is(err, os.ErrNotExist) {
+		return r, fmt.Errorf("instance %s: %w", id, runtime.ErrNotFound)
+	}
+	return r, err
+}
+
+// processRecord is process.json in the run directory.
+type processRecord struct {
+	Process runtime.Process `json:"process"`
+	Mark    runtime.Mark    `json:"mark"`
+}
+
+func (h *Host) saveProcess(id string, r processRecord) error {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return replaceFile(filepath.Join(h.runDir(id), "process.json"), data, 0o600)
+}
+
+// loadProcess returns the recorded PID 1, the zero value when there is none.
+func (h *Host) loadProcess(id string) (processRecord, error) {
+	var r processRecord
+	data, err := os.ReadFile(filepath.Join(h.runDir(id), "process.json"))
+	if errors.Is(err, os.ErrNotExist) {
+		return r, nil
+	}
+	if err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal(data, &r); err != nil {
+		return r, fmt.Errorf("process.json of instance %s cannot be understood: %w", id, err)
+	}
+	return r, nil
+}

@@ -1,0 +1,91 @@
+package host
+
+import (
+	"context"
+	"fmt"
+
+	"pinfold/runtime"
+)
+
+// Update implements runtime.Host. What needs another process to take effect is
+// recorded by the Create that makes one.
+func (h *Host) Update(ctx context.Context, in runtime.Instance) error {
+	rec, err := h.mustRecord(in.ID)
+	if err != nil {
+		return err
+	}
+	p, err := h.loadProcess(in.ID)
+	if err != nil {
+		return err
+	}
+	ok, err := h.alive(p.Process)
+	if err != nil {
+		return err
+	}
+	now := rec.Instance
+	now.Limits, now.Forwards = in.Limits, in.Forwards
+	if ok {
+		tree, err := h.cgroups()
+		if err != nil {
+			return err
+		}
+		if now.Limits != rec.Instance.Limits {
+			if err := tree.setLimits(in.ID, now.Limits); err != nil {
+				return err
+			}
+		}
+		if now.Net != nil {
+			if err := h.net.UpdateForwards(ctx, in.ID, *now.Net, now.Forwards); err != nil {
+				return err
+			}
+		}
+	}
+	return h.saveRecord(now, rec.Carrying)
+}
+
+// Repair implements runtime.Host. A lost cgroup or root cannot be given back to
+// a running process: the instance has to be stopped and created again.
+func (h *Host) Repair(ctx context.Context, in runtime.Instance) error {
+	rec, err := h.mustRecord(in.ID)
+	if err != nil {
+		return err
+	}
+	p, err := h.loadProcess(in.ID)
+	if err != nil {
+		return err
+	}
+	ok, err := h.alive(p.Process)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return fmt.Errorf("cannot repair instance %s: %w", in.ID, runtime.ErrNotRunning)
+	}
+	tree, err := h.cgroups()
+	if err != nil {
+		return err
+	}
+	if !tree.complete(in.ID) {
+		return fmt.Errorf("instance %s has lost its cgroup, which only a restart can bring back: %w", in.ID, runtime.ErrUnsupported)
+	}
+	if err := h.bindNetns(in.ID, p.Process.PID); err != nil {
+		return err
+	}
+	if in.Net != nil {
+		if err := h.net.Attach(ctx, in.ID, h.netns(in.ID), *in.Net, in.Forwards); err != nil {
+			return err
+		}
+	}
+	hold, err := tree.limitsHold(in.ID, in.Limits)
+	if err != nil {
+		return err
+	}
+	if !hold {
+		if err := tree.setLimits(in.ID, in.Limits); err != nil {
+			return err
+		}
+	}
+	now := rec.Instance
+	now.Limits, now.Forwards = in.Limits, in.Forwards
+	return h.saveRecord(now, rec.Carrying)
+}
