@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"pinfold/config"
+	"pinfold/runtime"
+	"pinfold/runtime/host"
+)
+
+// benchCreate measures create + start of n sandboxes with everything on, in turn
+// with runc run -d of a plain bundle without network.
+func benchCreate(ctx context.Context, n int) error {
+	dir, err := os.MkdirTemp("", "pinfold-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	var mu sync.Mutex
+	phases := map[string][]time.Duration{}
+	h, err := host.Open(host.Options{
+		StateDir: filepath.Join(dir, "state"), RunDir: filepath.Join(dir, "run"),
+		Lineage: "be0c4000-0000-4000-8000-000000000000", ShortID: "be0c40",
+		Trace: func(phase string, d time.Duration) {
+			mu.Lock()
+			defer mu.Unlock()
+			phases[phase] = append(phases[phase], d)
+		},
+	})
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	net := runtime.Network{ID: "bebebebe", CIDR: netip.MustParsePrefix("10.213.0.0/16"), Gateway: netip.MustParseAddr("10.213.0.1")}
+	if err := h.EnsureNetwork(ctx, net); err != nil {
+		return err
+	}
+	defer h.RemoveNetwork(context.WithoutCancel(ctx), net)
+	img, err := h.PrepareImage(ctx, runtime.ImageSource{Kind: "host"})
+	if err != nil {
+		return err
+	}
+	bundle, err := plainBundle(dir)
+	if err != nil {
+		return err
+	}
+	runcRoot := filepath.Join(dir, "runc")
+	var ours, runcs []time.Duration
+	var ids []string
+	clean := func() {
+		ctx := context.WithoutCancel(ctx)
+		for _, id := range ids {
+			_ = h.Remove(ctx, id)
+			_ = exec.CommandContext(ctx, "runc", "--root", runcRoot, "delete", "-f", id).Run()
+		}
+	}
+	defer func() { clean() }()
+	addr := net.Gateway
+	for i := range n + 5 { // the first five warm up
+		id := fmt.Sprintf("be0c%08x", i)
+		addr = addr.Next()
+		in := runtime.Instance{
+			ID: id, Mark: runtime.Mark{UID: id, Address: "sandbox.bench"}, Image: img,
+			Command: []string{"sleep", "infinity"}, Env: map[string]string{"PATH": "/usr/bin:/bin"}, Hostname: "bench",
+			IDs: runtime.IDRange{Base: 1<<24 + uint32(i)<<16, Size: 65536}, Capabilities: config.DefaultCapabilities, Seccomp: "default",
+			Net:    &runtime.Attachment{Network: net, Address: netip.PrefixFrom(addr, 16)},
+			Limits: runtime.Limits{CPU: 0.5, Memory: 256 << 20, PIDs: 128},
+		}
+		ids = append(ids, id)
+		if i == 5 {
+			mu.Lock()
+			clear(phases)
+			mu.Unlock()
+		}
+		begun := time.Now()
+		if _, err := h.Create(ctx, in); err != nil {
+			return err
+		}
+		if err := h.Start(ctx, id); err != nil {
+			return err
+		}
+		took := time.Since(begun)
+		r, _, err := command(ctx, bundle, nil, "runc", "--root", runcRoot, "run", "-d", id)
+		if err != nil {
+			return err
+		}
+		if i >= 5 {
+			ours, runcs = append(ours, took), append(runcs, r)
+		}
+	}
+	o, r := quantile(ours, .5), quantile(runcs, .5)
+	row(fmt.Sprintf("create + start, all on, p50 of %d (real host)", n), ms(o), "")
+	row("create + start, all on, p99", ms(quantile(ours, .99)), "")
+	row("runc run -d, plain bundle, no network, p50", ms(r), "in turn with the above")
+	row("runc run -d, p99", ms(quantile(runcs, .99)), "")
+	row("  create + start / runc run -d, p50", fmt.Sprintf("× %.2f", float64(o)/float64(r)), "bar ≤ 0.60")
+	var total time.Duration
+	names := []string{}
+	for name, d := range phases {
+		names = append(names, name)
+		total += sum(d)
+	}
+	slices.SortFunc(names, func(a, b string) int { return int(sum(phases[b]) - sum(phases[a])) })
+	for _, name := range names {
+		row("  phase "+name, ms(quantile(phases[name], .5)), fmt.Sprintf("%.0f %% of the time", 100*float64(sum(phases[name]))/float64(total)))
+	}
+	clean()
+	ids = nil
+	return nil
+}
+
+func sum(d []time.Duration) (s time.Duration) {
+	for _, x := range d {
+		s += x
+	}
+	return s
+}
+
+// plainBundle is what `runc spec` makes, with sleep as the command, no terminal,
+// no network namespace and the host's root read-only.
+func plainBundle(dir string) (string, error) {
+	bundle := filepath.Join(dir, "bundle")
+	if err := os.Mkdir(bundle, 0o755); err != nil {
+		return "", err
+	}
+	c := exec.Command("runc", "spec")
+	c.Dir = bundle
+	if out, err := c.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("runc spec: %w: %s", err, out)
+	}
+	b, err := os.ReadFile(filepath.Join(bundle, "config.json"))
+	if err != nil {
+		return "", err
+	}
+	var spec map[string]any
+	if err := json.Unmarshal(b, &spec); err != nil {
+		return "", err
+	}
+	p := spec["process"].(map[string]any)
+	p["terminal"], p["args"] = false, []string{"sleep", "infinity"}
+	spec["root"] = map[string]any{"path": "/", "readonly": true}
+	l := spec["linux"].(map[string]any)
+	l["namespaces"] = slices.DeleteFunc(l["namespaces"].([]any), func(x any) bool {
+		return x.(map[string]any)["type"] == "network"
+	})
+	if b, err = json.Marshal(spec); err != nil {
+		return "", err
+	}
+	return bundle, os.WriteFile(filepath.Join(bundle, "config.json"), b, 0o644)
+}
