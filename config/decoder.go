@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"math/big"
 	"slices"
 	"strconv"
 	"strings"
@@ -142,8 +143,14 @@ func elementwise(have, want cty.Type) bool {
 
 // toText converts an element of a list or map.
 func toText(v cty.Value) (cty.Value, error) {
-	if v.Type() == cty.String {
+	switch {
+	case v.Type() == cty.String:
 		return v, nil
+	case v.Type() == cty.Number && v.IsKnown() && !v.IsNull():
+		// Whole numbers are common, and converting them the general way is slow.
+		if n, accuracy := v.AsBigFloat().Int64(); accuracy == big.Exact {
+			return cty.StringVal(strconv.FormatInt(n, 10)), nil
+		}
 	}
 	return convert.Convert(v, cty.String)
 }

@@ -39,11 +39,12 @@ type node struct {
 	value     cty.Value
 	scope     *hcl.EvalContext
 	instances []instance
-	byKey     map[any]string // address of each instance of for_each or count
-	used      bool           // something refers to it
-	needs     []string       // addresses of the resources it depends on, own references and those of locals and policies
-	computed  []reference    // to resources, with a key that differs per instance
-	places    []place        // of the last instance decoded
+	byKey     map[any]string              // address of each instance of for_each or count
+	used      bool                        // something refers to it
+	needs     []string                    // addresses of the resources it depends on, own references and those of locals and policies
+	computed  []reference                 // to resources, with a key that differs per instance
+	paths     map[*hclsyntax.Block]string // attribute paths of labelled blocks
+	places    []place                     // of the last instance decoded
 	sources   map[string]Position
 }
 

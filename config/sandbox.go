@@ -56,6 +56,7 @@ func (ev *evaluation) sandboxes(n *node) {
 		first.phase = shared
 		base = defaultSandbox()
 		first.sandbox(&base)
+		first.checkPlaces(&base)
 		n.needs = first.dependsOn()
 	}
 	ev.out.Sandboxes = slices.Grow(ev.out.Sandboxes, len(n.instances))
@@ -73,7 +74,9 @@ func (ev *evaluation) sandboxes(n *node) {
 			spec = defaultSandbox()
 		}
 		d.sandbox(&spec)
-		d.checkPlaces(&spec)
+		if !split || d.n.pathsDiffer() {
+			d.checkPlaces(&spec)
+		}
 		d.guard(&spec)
 		d.note(&spec)
 		ev.out.Sandboxes = append(ev.out.Sandboxes, finish(d, spec))
@@ -293,6 +296,29 @@ func (d *decoder) parts(l layer, body *hclsyntax.Body, spec *Sandbox) {
 	}
 }
 
+// path is the attribute path of a labelled block, such as port.http.
+func (d *decoder) path(b *hclsyntax.Block) string {
+	path, known := d.n.paths[b]
+	if !known {
+		path = step(b.Type, b.Labels[0])
+		if d.n.paths == nil {
+			d.n.paths = map[*hclsyntax.Block]string{}
+		}
+		d.n.paths[b] = path
+	}
+	return path
+}
+
+// pathsDiffer reports whether instances have different paths of claims or mounts.
+func (n *node) pathsDiffer() bool {
+	for _, b := range n.block.Body.Blocks {
+		if attr := b.Body.Attributes["path"]; attr != nil && n.exprs[attr] != nil && n.exprs[attr].perInstance {
+			return true
+		}
+	}
+	return false
+}
+
 // checkPlaces reports two things at one path inside.
 func (d *decoder) checkPlaces(spec *Sandbox) {
 	if len(spec.Volumes)+len(spec.Mounts)+len(spec.Files) < 2 {
@@ -342,7 +368,7 @@ func (d *decoder) port(l layer, b *hclsyntax.Block, spec *Sandbox) {
 		d.ev.later(d.in.address, b.TypeRange.Ptr(), "a port without a network", "Add network { name = network.NAME } to the sandbox.")
 		return
 	}
-	path := step("port", name)
+	path := d.path(b)
 	p, started := spec.Ports[name]
 	if !started {
 		p = Port{Address: "127.0.0.1", Protocol: "tcp"}
@@ -362,7 +388,7 @@ func (d *decoder) claim(l layer, b *hclsyntax.Block, spec *Sandbox) {
 	if !hclsyntax.ValidIdentifier(name) || len(name) > 64 {
 		d.ev.fail(d.in.address, b.LabelRanges[0].Ptr(), "Invalid name", "%q cannot name a volume: use at most 64 letters, digits, hyphens and underscores, starting with a letter.", name)
 	}
-	path := step("volume", name)
+	path := d.path(b)
 	c, started := spec.Volumes[name]
 	if !started {
 		c = Claim{OnDestroy: "delete"}
@@ -422,7 +448,7 @@ func (d *decoder) file(l layer, b *hclsyntax.Block, spec *Sandbox) {
 	if err := inside(name); err != nil {
 		d.ev.fail(d.in.address, b.LabelRanges[0].Ptr(), "Invalid path", "%s", sentence(err.Error()))
 	}
-	path := step("file", name)
+	path := d.path(b)
 	f, started := spec.Files[name]
 	if !started {
 		f = File{Mode: "0644"}
