@@ -80,8 +80,7 @@ var network = []test{
 	}},
 	{"another lineage's range is taken", func(w *world) {
 		n := w.network()
-		other := w.OpenOther(w.T)
-		w.handles = append(w.handles, other)
+		other := w.openOther()
 		twin := n
 		twin.ID = randomHex(8)
 		w.fails("EnsureNetwork", other.EnsureNetwork(w.ctx, twin), runtime.ErrTaken)

@@ -7,8 +7,7 @@ var ownership = []test{
 		v := w.volume()
 		attach(&in, n, 0)
 		p := w.up(in)
-		other := w.OpenOther(w.T)
-		w.handles = append(w.handles, other)
+		other := w.openOther()
 		o, err := other.Observe(w.ctx)
 		w.must(err)
 		if len(o.Instances)+len(o.Networks)+len(o.Volumes) > 0 {
@@ -22,7 +21,7 @@ var ownership = []test{
 		// Whether removing a network of somebody else is refused or finds
 		// nothing is the host's to choose; that it stays is not.
 		_ = other.RemoveNetwork(w.ctx, n)
-		w.must(other.Close())
+		w.close(other)
 		if s := w.state(in.ID); !s.Alive || s.Process != p || len(s.Missing) > 0 {
 			w.Errorf("the instance: %+v", s)
 		}
@@ -37,7 +36,7 @@ var ownership = []test{
 		p := w.ready(in)
 		created := w.instance(w.Commands.Exit(3))
 		q := w.create(created)
-		w.must(w.h.Close())
+		w.close(w.h)
 		w.h = w.open()
 		if s := w.state(in.ID); !s.Alive || !s.Started || s.Process != p || s.Mark != in.Mark || len(s.Missing) > 0 {
 			w.Errorf("the running one: %+v, before %+v", s, p)
@@ -66,7 +65,7 @@ var ownership = []test{
 		in := w.instance(w.Commands.Forever)
 		p := w.up(in)
 		s := w.state(in.ID)
-		w.must(w.h.Close())
+		w.close(w.h)
 		w.Controls.KillMain(w.T, s, 15)
 		w.h = w.open()
 		if s := w.exits(in.ID, p); s.Outcome == nil || s.Outcome.Signal != 15 {

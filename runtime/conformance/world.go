@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -50,10 +51,23 @@ func newWorld(t *testing.T, s Subject) *world {
 	return w
 }
 
-func (w *world) open() runtime.Host {
-	h := w.Open(w.T)
+// open gives a handle of the first lineage.
+func (w *world) open() runtime.Host { return w.keep(w.Open(w.T)) }
+
+// openOther gives a handle of the other lineage.
+func (w *world) openOther() runtime.Host { return w.keep(w.OpenOther(w.T)) }
+
+// keep makes sure that the handle is closed in the end.
+func (w *world) keep(h runtime.Host) runtime.Host {
 	w.handles = append(w.handles, h)
 	return h
+}
+
+// close closes a handle now.
+func (w *world) close(h runtime.Host) {
+	w.Helper()
+	w.handles = slices.DeleteFunc(w.handles, func(k runtime.Host) bool { return k == h })
+	w.must(h.Close())
 }
 
 // cleanUp removes what the subtest made and proves that nothing is left.
