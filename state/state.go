@@ -14,7 +14,17 @@
 //	journal     SEQ     → reconcile.Intent    what was begun and not yet finished
 //	history     SEQ     → reconcile.Event     bounded; oldest go first
 //
-// SEQ is a big-endian uint64, so keys sort by age.
+// SEQ is a big-endian uint64, so keys sort by age. Every value but meta's schema
+// is followed by four bytes of checksum (seal.go), because bbolt keeps none for
+// data pages and a flipped bit must not become another path, PID or address.
+// meta's schema is plain decimal, so that every release can read it.
+//
+// # The files
+//
+//	state.db       the bbolt file, mode 0600, locked by flock: one writer, or readers
+//	state.holder   who has state.db open, for the words of LockedError; never
+//	               decides anything (holder.go)
+//	state.db.new   a state.db under construction, renamed when whole (create.go)
 package state
 
 import (
@@ -39,33 +49,48 @@ const (
 )
 
 // Store is a transactional document store with one writer process.
+//
+// fn must not call View or Update of the same store: an Update inside an Update
+// waits for itself. A Tx is good until fn returns and panics afterwards. Bytes
+// that turn out damaged while fn reads them end fn at that call, and View or
+// Update returns ErrDamaged; so no method of Tx can hand out a misread document.
 type Store interface {
 	// View runs fn on a consistent snapshot.
 	View(fn func(Tx) error) error
 	// Update runs fn in a transaction that is durable when Update returns nil,
-	// and has changed nothing when it returns an error. Updates of several
-	// goroutines may share one commit; fn may run more than once.
+	// and has changed nothing when it returns an error (ErrOutcome excepted).
+	// Updates of several goroutines may share one commit, in the order of their
+	// arrival; fn runs in the caller's goroutine and may run more than once, so
+	// it must set, not add to, what it leaves outside the transaction.
 	Update(fn func(Tx) error) error
 	// Lineage is the file's identity, made once, a UUID.
 	Lineage() string
 	// Path is the file.
 	Path() string
+	// Close waits for running transactions and lets the file go. Later calls of
+	// View and Update return ErrClosed; a second Close does nothing.
 	Close() error
 }
 
-// Tx is one transaction. Byte slices it returns are the caller's to keep.
+// Tx is one transaction, for one goroutine. Byte slices it returns are the
+// caller's to keep. A bucket that is none of those above is an error: of the call
+// where it returns one, else of View or Update. meta is reached by Meta and
+// SetMeta only.
 type Tx interface {
 	Get(bucket, key string) []byte // nil when absent
 	Put(bucket, key string, doc []byte) error
 	Delete(bucket, key string) error
-	// Each visits documents in key order until fn returns an error.
+	// Each visits documents in key order until fn returns an error, which it
+	// returns. fn may change the bucket; what it puts behind the current key is
+	// visited too.
 	Each(bucket string, fn func(key string, doc []byte) error) error
 	// Append stores doc under the next sequence number of the bucket.
 	Append(bucket string, doc []byte) (seq uint64, err error)
 	// Trim deletes the oldest documents of bucket until at most keep are left.
 	Trim(bucket string, keep int) error
 
-	Meta(key string) string
+	Meta(key string) string // "" when absent
+	// SetMeta refuses schema, lineage, serial and created: they are the file's own.
 	SetMeta(key, value string) error
 	// Serial counts changes of spec, instance and hold, not of activity or status.
 	Serial() uint64
@@ -93,7 +118,7 @@ type Options struct {
 	ReadOnly bool
 }
 
-// Holder tells who has the file open.
+// Holder tells who has the file open. PID is seen from the holder.
 type Holder struct {
 	PID   int       `json:"pid"`
 	Verb  string    `json:"verb"`
@@ -107,11 +132,21 @@ var (
 	ErrNotState = errors.New("not a pinfold state file")
 	ErrSchema   = errors.New("state has another schema version")
 	ErrDiskFull = errors.New("no space left for the state file")
+	// ErrDamaged: a part of an opened file cannot be read as it was written.
+	ErrDamaged = errors.New("the state file is damaged")
+	// ErrReadOnly: Update on a store opened with Options.ReadOnly.
+	ErrReadOnly = errors.New("state is open for reading only")
+	ErrClosed   = errors.New("state is closed")
+	// ErrOutcome: the disk failed during a commit, so it is not known whether the
+	// change will be there when the file is opened again. The store answers with
+	// it until it is closed.
+	ErrOutcome = errors.New("the state file could not be written safely")
 )
 
-// LockedError names who has the file.
+// LockedError names who has the file. errors.Is(err, ErrLocked) holds for it.
 type LockedError struct {
 	Path   string
 	Holder Holder // zero PID: could not be told
+	Gone   bool   // Holder's process has ended, yet something holds the file
 	Waited time.Duration
 }

@@ -1,0 +1,201 @@
+package state
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
+)
+
+const fileName = "state.db"
+
+// Open opens the state of o.Dir, and makes it when there is none and o.ReadOnly
+// is false. It waits at most o.Wait for another process (0: tries once) and no
+// longer than ctx, then returns a *LockedError or ctx's cause. The whole file is
+// checked before the first byte may be written, so a refused file is never
+// changed: ErrNotState, ErrSchema.
+func Open(ctx context.Context, o Options) (Store, error) {
+	if o.Dir == "" {
+		return nil, errors.New("cannot open state: no state dir given; set -state-dir")
+	}
+	dir, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open state dir %s: %w", o.Dir, err)
+	}
+	path := filepath.Join(dir, fileName)
+	if err := prepareDir(dir, !o.ReadOnly); err != nil {
+		return nil, err
+	}
+	lock := lockWait{path: path, dir: dir, deadline: time.Now().Add(o.Wait), started: time.Now()}
+	f, err := openLocked(ctx, lock, o.ReadOnly)
+	if err != nil {
+		return nil, err
+	}
+	holder := announce(dir, o.Verb)
+	s, err := openBolt(f, path, o)
+	if err != nil {
+		holder.withdraw()
+		f.Close() // lets the lock go
+		return nil, err
+	}
+	s.holder = holder
+	return s, nil
+}
+
+// openLocked returns state.db open and locked. It starts again when the path
+// came to mean another file while it waited: a lock on a file that was renamed
+// away protects nothing.
+func openLocked(ctx context.Context, lock lockWait, readOnly bool) (*os.File, error) {
+	flag, how := os.O_RDWR, unix.LOCK_EX
+	if readOnly {
+		flag, how = os.O_RDONLY, unix.LOCK_SH
+	}
+	for {
+		// O_NONBLOCK: a FIFO of that name must not hang us. It means nothing for
+		// a regular file.
+		f, err := os.OpenFile(lock.path, flag|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && readOnly:
+			return nil, noState(lock.path)
+		case errors.Is(err, fs.ErrNotExist):
+			if err := create(ctx, lock); err != nil {
+				return nil, err
+			}
+			continue
+		case errors.Is(err, unix.ELOOP):
+			return nil, notState(lock.path, errors.New("it is a symbolic link"))
+		case errors.Is(err, unix.EISDIR), errors.Is(err, unix.ENXIO):
+			return nil, notState(lock.path, errors.New("it is not a regular file"))
+		case err != nil:
+			return nil, fmt.Errorf("cannot open state %s: %w; run as root, or choose another -state-dir", lock.path, bare(err))
+		}
+		same, err := lockFile(ctx, lock, f, how)
+		if err != nil {
+			f.Close()
+			return nil, err
+		}
+		if same {
+			return f, nil
+		}
+		f.Close()
+	}
+}
+
+// lockFile locks f and tells whether the path still means f.
+func lockFile(ctx context.Context, lock lockWait, f *os.File, how int) (same bool, err error) {
+	have, err := f.Stat()
+	if err != nil {
+		return false, fmt.Errorf("cannot look at state %s: %w", lock.path, bare(err))
+	}
+	if !have.Mode().IsRegular() {
+		return false, notState(lock.path, errors.New("it is not a regular file"))
+	}
+	if err := lock.acquire(ctx, f, how); err != nil {
+		return false, err
+	}
+	now, err := os.Lstat(lock.path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, fmt.Errorf("cannot look at state %s: %w", lock.path, bare(err))
+	}
+	return err == nil && os.SameFile(have, now), nil
+}
+
+// openBolt checks the locked file f and puts a store on it. f is the store's
+// when it succeeds, and still the caller's when it fails.
+func openBolt(f *os.File, path string, o Options) (*store, error) {
+	if err := verify(f); err != nil {
+		if errors.Is(err, errIO) {
+			return nil, fmt.Errorf("cannot read state %s: %w", path, err)
+		}
+		return nil, notState(path, err)
+	}
+	db, err := boltOn(f, path, o.ReadOnly)
+	if err != nil {
+		return nil, err
+	}
+	s := &store{path: path, file: f, db: db, readOnly: o.ReadOnly}
+	if err := s.identify(); err != nil {
+		db.Close()
+		return nil, err
+	}
+	if !o.ReadOnly {
+		// The documents may hold secrets; a copy put here may be open to all.
+		if err := f.Chmod(0o600); err != nil {
+			db.Close()
+			return nil, fmt.Errorf("cannot make state %s private: %w", path, bare(err))
+		}
+		s.startWriter()
+	}
+	return s, nil
+}
+
+// boltOn opens bbolt on the file f, whose lock we have already: a flock belongs
+// to the open file, so bbolt's own on the same one succeeds at once.
+//
+// The freelist is written with each commit (NoFreelistSync false): it costs a
+// page or so, and saves scanning all pages at each open, which every command
+// without an agent does. It is kept as a hash map, which finds free pages without
+// walking the list. The mapping starts at 256 MiB of address space (not memory;
+// room for some 100,000 sandboxes), so that a commit hardly ever has to remap and
+// thus wait for a long View. The file itself grows in steps of 1 MiB.
+func boltOn(f *os.File, path string, readOnly bool) (db *bolt.DB, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = notState(path, fmt.Errorf("it is damaged: %v", p))
+		}
+	}()
+	defer faultsPanic()()
+	db, err = bolt.Open(path, 0o600, &bolt.Options{
+		OpenFile:        func(string, int, os.FileMode) (*os.File, error) { return f, nil },
+		ReadOnly:        readOnly,
+		FreelistType:    bolt.FreelistMapType,
+		InitialMmapSize: 256 << 20,
+		NoStatistics:    true,
+	})
+	if err != nil {
+		return nil, explain(path, "open", err)
+	}
+	db.AllocSize = 1 << 20
+	return db, nil
+}
+
+// identify reads schema and lineage and refuses what is not ours.
+func (s *store) identify() error {
+	return s.View(func(t Tx) error {
+		x := t.(*tx)
+		meta := x.bolt.Bucket([]byte(metaBucket))
+		if meta == nil {
+			return notState(s.path, errors.New("it is a bbolt file of another program: it has no meta bucket"))
+		}
+		schema := string(meta.Get([]byte(metaSchema)))
+		n, err := strconv.Atoi(schema)
+		switch {
+		case schema == "":
+			return notState(s.path, errors.New("it is a bbolt file of another program: its meta has no schema"))
+		case err != nil:
+			return notState(s.path, fmt.Errorf("its schema is %.20q, not a number", schema))
+		case n > Schema:
+			return fmt.Errorf("cannot open state %s: %w: it has schema %d, this pinfold reads schema %d; a newer pinfold wrote it: upgrade pinfold on this host, or use another -state-dir; nothing was changed", s.path, ErrSchema, n, Schema)
+		case n < Schema:
+			return fmt.Errorf("cannot open state %s: %w: it has schema %d, this pinfold reads schema %d and cannot convert it; use the older pinfold that wrote it, or another -state-dir; nothing was changed", s.path, ErrSchema, n, Schema)
+		}
+		for _, name := range documentBuckets {
+			if x.bolt.Bucket([]byte(name)) == nil {
+				return notState(s.path, fmt.Errorf("it is damaged: bucket %s is missing", name))
+			}
+		}
+		s.lineage = t.Meta(metaLineage)
+		if s.lineage == "" {
+			return notState(s.path, errors.New("it is damaged: it has no lineage"))
+		}
+		t.Serial()
+		return nil
+	})
+}

@@ -1,0 +1,123 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// store is the Store on a bbolt file.
+type store struct {
+	path     string
+	file     *os.File // bbolt's own descriptor, which has the lock
+	db       *bolt.DB
+	readOnly bool
+	lineage  string
+	holder   announcement
+
+	queue  queue         // what waits for the writer
+	done   chan struct{} // closed when the writer has ended
+	views  sync.RWMutex  // held shared by each View, exclusively while closing
+	closed atomic.Bool
+	broken atomic.Pointer[error] // set once the file must not be trusted any more
+	stuck  bool                  // the writer's: bbolt kept its locks, so its Close would hang
+}
+
+func (s *store) Lineage() string { return s.lineage }
+func (s *store) Path() string    { return s.path }
+
+func (s *store) View(fn func(Tx) error) error {
+	s.views.RLock()
+	defer s.views.RUnlock()
+	if err := s.usable(); err != nil {
+		return err
+	}
+	return s.db.View(func(b *bolt.Tx) error {
+		return (&tx{store: s, bolt: b}).run(fn)
+	})
+}
+
+func (s *store) usable() error {
+	if s.closed.Load() {
+		return fmt.Errorf("cannot use state %s: %w", s.path, ErrClosed)
+	}
+	if err := s.broken.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+func (s *store) Close() error {
+	if !s.closed.CompareAndSwap(false, true) {
+		return nil
+	}
+	if s.done != nil {
+		s.queue.close()
+		<-s.done
+	}
+	s.views.Lock()
+	defer s.views.Unlock()
+	s.holder.withdraw() // while we have the lock: the next holder must not find us
+	if s.stuck {
+		return s.file.Close()
+	}
+	if err := s.db.Close(); err != nil {
+		return fmt.Errorf("cannot close state %s: %w", s.path, err)
+	}
+	return nil
+}
+
+// breakDown makes the store answer with ErrOutcome from now on.
+func (s *store) breakDown(why any) error {
+	err := fmt.Errorf("cannot go on with state %s: %w: %v; whether the last change is kept shows when it is opened again", s.path, ErrOutcome, why)
+	s.broken.CompareAndSwap(nil, &err)
+	return err
+}
+
+// transact runs fn in a bbolt transaction and commits it, in the writer's
+// goroutine. An error of fn comes back as it is, one of the commit with words.
+func (s *store) transact(fn func(*bolt.Tx) error) (err error) {
+	if err := s.broken.Load(); err != nil {
+		return *err
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			s.stuck = true
+			err = s.breakDown(p)
+		}
+	}()
+	defer faultsPanic()()
+	var id int
+	var mine error
+	err = s.db.Update(func(b *bolt.Tx) error {
+		id = b.ID()
+		mine = fn(b)
+		return mine
+	})
+	if err == nil || mine != nil {
+		return err
+	}
+	// The commit failed. If the new meta page can be seen in the file although
+	// the disk refused it, memory shows a change that may vanish.
+	var now int
+	if verr := s.db.View(func(b *bolt.Tx) error { now = b.ID(); return nil }); verr != nil {
+		return s.breakDown(errors.Join(err, verr))
+	}
+	if now >= id {
+		return s.breakDown(err)
+	}
+	return explain(s.path, "write", err)
+}
+
+// faultsPanic makes a bad access to the mapped file (a disk that cannot be read,
+// a file cut short by someone else) a panic in this goroutine instead of the
+// process's end, until what it returns is called.
+func faultsPanic() (restore func()) {
+	old := debug.SetPanicOnFault(true)
+	return func() { debug.SetPanicOnFault(old) }
+}
