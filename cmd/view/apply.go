@@ -2,8 +2,8 @@ package view
 
 import (
 	"fmt"
-	"strings"
 
+	"pinfold/config"
 	"pinfold/reconcile"
 )
 
@@ -35,15 +35,16 @@ func (s *Screen) Applied(r *reconcile.ApplyResult, destroyed bool) {
 	}
 }
 
-// Failures says which steps failed and which were skipped for them.
-func Failures(failures []reconcile.Failure) string {
-	var out strings.Builder
+// FailureDiagnostics are the steps that failed, and those skipped for them, as
+// errors.
+func FailureDiagnostics(failures []reconcile.Failure) config.Diagnostics {
+	var out config.Diagnostics
 	for _, f := range failures {
-		verb := "cannot " + string(f.Action)
+		summary := fmt.Sprintf("cannot %s %s", f.Action, f.Address)
 		if f.Skipped {
-			verb = "skipped " + string(f.Action) + " of"
+			summary = fmt.Sprintf("skipped: %s %s", f.Action, f.Address)
 		}
-		fmt.Fprintf(&out, "%s %s: %s\n", verb, printable(f.Address), printable(f.Error))
+		out = append(out, config.Diagnostic{Severity: "error", Summary: summary, Detail: f.Error, Address: f.Address})
 	}
-	return strings.TrimSuffix(out.String(), "\n")
+	return out
 }

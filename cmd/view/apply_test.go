@@ -50,7 +50,9 @@ func TestApplied(t *testing.T) {
 	failed.Failures = []reconcile.Failure{{Address: "sandbox.db", Action: plan.ActReplace, Error: "no space left"}, {Address: "sandbox.x", Action: plan.ActCreate, Skipped: true, Error: "sandbox.db failed"}}
 	golden(t, "applied_failed.txt", shown(false, 0, func(s *Screen) {
 		s.Applied(failed, false)
-		s.Printf("%s\n", Failures(failed.Failures))
+		if err := config.Fprint(s, FailureDiagnostics(failed.Failures), false, 0); err != nil {
+			t.Error(err)
+		}
 	}))
 	golden(t, "applied_destroy.txt", shown(false, 0, func(s *Screen) { s.Applied(&reconcile.ApplyResult{Applied: plan.Summary{Destroy: 3}}, true) }))
 }

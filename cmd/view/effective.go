@@ -117,7 +117,7 @@ func (s *Screen) Effective(r *config.Resource[config.Sandbox]) {
 	width, wide := 0, 0
 	texts := make([]string, len(values))
 	for i, v := range values {
-		texts[i] = literal(sized(v.Path, decode(v.Value)), 0)
+		texts[i] = flat(sized(v.Path, decode(v.Value))) // one line each, for grep
 		if slices.Contains(r.Unknown, v.Path) {
 			texts[i] = afterApply
 		}

@@ -76,7 +76,7 @@ func planOf(r *reconcile.PlanResult, extra config.Diagnostics) planDocument {
 		Drift:         list(p.Drift),
 		Notes:         list(p.Notes),
 		Summary:       p.Summary,
-		Diagnostics:   list(append(append(config.Diagnostics{}, extra...), PlanDiagnostics(r)...)),
+		Diagnostics:   list(Merge(extra, PlanDiagnostics(r))),
 		Digest:        r.Digest,
 		Lineage:       r.Lineage,
 		Serial:        r.Serial,
@@ -106,11 +106,16 @@ func list[S ~[]E, E any](s S) S {
 // PlanDiagnostics are all diagnostics of a result, each once: the plan's own may
 // be among the result's.
 func PlanDiagnostics(r *reconcile.PlanResult) config.Diagnostics {
-	all := append(config.Diagnostics{}, r.Diagnostics...)
 	if r.Plan == nil {
-		return all
+		return r.Diagnostics
 	}
-	for _, d := range r.Plan.Diags {
+	return Merge(r.Diagnostics, r.Plan.Diags)
+}
+
+// Merge joins diagnostics, each once.
+func Merge(a, b config.Diagnostics) config.Diagnostics {
+	var all config.Diagnostics
+	for _, d := range append(append(config.Diagnostics{}, a...), b...) {
 		if !contains(all, d) {
 			all = append(all, d)
 		}
@@ -169,7 +174,7 @@ func ApplyJSON(w io.Writer, r *reconcile.ApplyResult, extra config.Diagnostics) 
 		Failures    []reconcile.Failure   `json:"failures"`
 		Interrupted bool                  `json:"interrupted"`
 	}{
-		planOf(&r.PlanResult, append(append(config.Diagnostics{}, extra...), r.Warnings...)),
+		planOf(&r.PlanResult, Merge(extra, r.Warnings)),
 		r.Applied, outputsOf(r.Outputs), list(r.Failures), r.Interrupted,
 	})
 }

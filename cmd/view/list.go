@@ -19,7 +19,7 @@ func (s *Screen) List(r *reconcile.ListResult, now time.Time) {
 		return
 	}
 	cols := []column{
-		{"SANDBOX", 0}, {"PHASE", 0}, {"MODE", 5}, {"READY", 3}, {"PID", 6}, {"ADDRESS", 4}, {"PORTS", 2}, {"EXPIRES", 1}, {"AGE", 7},
+		{"SANDBOX", 0}, {"PHASE", 0}, {"MODE", 5}, {"READY", 2}, {"PID", 6}, {"ADDRESS", 4}, {"PORTS", 3}, {"EXPIRES", 1}, {"AGE", 7},
 	}
 	var rows [][]string
 	for _, x := range r.Sandboxes {

@@ -81,7 +81,7 @@ func (s *Screen) change(c *plan.Change) {
 		s.Printf("%s %s = %s%s\n", s.symbol(a.symbol), a.path, s.colorEdits(a.value), remark)
 	}
 	for _, v := range c.Volumes {
-		s.Printf("%s %s with its data\n", s.symbol("-"), printable(v))
+		s.Printf("%s volume %s with its data\n", s.symbol("-"), quote(v))
 	}
 	if len(c.Missing) > 0 {
 		s.Printf("%s missing: %s\n", s.symbol(">"), strings.Join(c.Missing, ", "))

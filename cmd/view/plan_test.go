@@ -51,7 +51,7 @@ func everyAction() *reconcile.PlanResult {
 				Diff:         []plan.Diff{{Path: "image", Before: raw(`"sha256:1f2e"`), After: raw(`"sha256:9ab0"`), Replace: true}, {Path: "labels.a", After: raw(`"b"`)}},
 				ReplacePaths: []string{"image"}, Notes: []string{"deadline 2026-12-01T18:00:00Z becomes 2026-12-01T20:00:00Z"},
 			},
-			{Address: "sandbox.gone", Kind: "sandbox", Action: plan.ActDelete, Origin: plan.FromFiles, Cause: "no longer declared", Consequence: "destroy", Volumes: []string{`volume "work"`}},
+			{Address: "sandbox.gone", Kind: "sandbox", Action: plan.ActDelete, Origin: plan.FromFiles, Cause: "no longer declared", Consequence: "destroy", Volumes: []string{"work"}},
 			{Address: "sandbox.s1", Kind: "sandbox", Action: plan.ActStart, Origin: plan.FromHost, Cause: "killed from outside", Consequence: "same files"},
 			{Address: "sandbox.s2", Kind: "sandbox", Action: plan.ActStop, Origin: plan.FromFiles, Cause: "operating_mode changed"},
 			{Address: "sandbox.s3", Kind: "sandbox", Action: plan.ActSuspend, Origin: plan.FromFiles, Cause: "operating_mode changed", Consequence: "suspend: process ends, files kept"},

@@ -1,9 +1,12 @@
 package view
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
-// column is one column of a table. Columns with the highest drop go first when
-// the screen is too narrow; those with drop 0 always stay.
+// column is one column of a table. Those with drop 0 always stay; of the others
+// the ones with the lowest get the room a narrow screen has.
 type column struct {
 	title string
 	drop  int
@@ -12,41 +15,39 @@ type column struct {
 const gap = "  "
 
 // table aligns rows under their titles. On a screen too narrow the first
-// column may shrink to a third of it; if that does not suffice, columns go.
+// column may shrink to a third of it, and columns that still do not fit go.
 func (s *Screen) table(indent int, cols []column, rows [][]string) {
 	shown := make([]bool, len(cols))
 	widths := make([]int, len(cols))
 	for i, c := range cols {
-		shown[i] = true
+		shown[i] = c.drop == 0 || s.Width == 0
 		widths[i] = columns(c.title)
 		for _, row := range rows {
 			widths[i] = max(widths[i], columns(row[i]))
 		}
 	}
 	if s.Width > 0 {
-		rest := func() int { // what the columns beside the first take
-			n := indent
-			for i := 1; i < len(cols); i++ {
-				if shown[i] {
-					n += widths[i] + len(gap)
-				}
-			}
-			return n
-		}
 		least := min(widths[0], max(16, s.Width/3))
-		for rest()+least > s.Width {
-			last := 0
-			for i, c := range cols {
-				if shown[i] && c.drop > 0 && (last == 0 || c.drop > cols[last].drop) {
-					last = i
-				}
+		used := indent + least
+		for i := 1; i < len(cols); i++ {
+			if shown[i] {
+				used += len(gap) + widths[i]
 			}
-			if last == 0 {
-				break
-			}
-			shown[last] = false
 		}
-		widths[0] = min(widths[0], max(least, s.Width-rest()))
+		order := make([]int, 0, len(cols))
+		for i, c := range cols {
+			if c.drop > 0 {
+				order = append(order, i)
+			}
+		}
+		slices.SortFunc(order, func(a, b int) int { return cols[a].drop - cols[b].drop })
+		for _, i := range order {
+			if used+len(gap)+widths[i] <= s.Width {
+				shown[i] = true
+				used += len(gap) + widths[i]
+			}
+		}
+		widths[0] = min(widths[0], max(least, least+s.Width-used))
 	}
 	write := func(cells []string, c style) {
 		var out strings.Builder

@@ -1,0 +1,125 @@
+package cli
+
+import (
+	"context"
+	"time"
+
+	"github.com/urfave/cli/v3"
+
+	"pinfold/cmd/view"
+	"pinfold/reconcile"
+)
+
+// verb is the command of one operator verb.
+func (r *run) verb(name, short, description string, flags func(*reconcile.ActRequest) []cli.Flag) *cli.Command {
+	request := &reconcile.ActRequest{Verb: name}
+	all := []cli.Flag{lockFlag(&request.LockWait), r.jsonFlag()}
+	if flags != nil {
+		all = append(flags(request), all...)
+	}
+	return &cli.Command{
+		Name: name, Usage: short, UsageText: "pinfold " + name + " [flags] SANDBOX", Category: "act",
+		Description: description,
+		Flags:       all,
+		Metadata:    example("sudo pinfold " + name + " py"),
+		Action: func(ctx context.Context, cmd *cli.Command) error {
+			args, err := arguments(cmd, 1, 1)
+			if err != nil {
+				return err
+			}
+			if request.Address, err = sandboxAddress(args[0]); err != nil {
+				return err
+			}
+			return r.act(ctx, name, request.Address, request.LockWait, func(s reconcile.Service) (*reconcile.ActResult, error) {
+				return s.Act(ctx, *request)
+			})
+		},
+	}
+}
+
+// act opens the engine, acts on one sandbox and shows it afterwards.
+func (r *run) act(ctx context.Context, verb, address string, lockWait time.Duration, do func(reconcile.Service) (*reconcile.ActResult, error)) error {
+	service, err := r.open(ctx, need{verb: verb, does: verb + " sandboxes", changes: true, lockWait: lockWait})
+	if err != nil {
+		return err
+	}
+	defer service.Close()
+	result, err := do(service)
+	if err != nil {
+		return suggest(ctx, service, address, err)
+	}
+	if r.json {
+		return view.ActJSON(r.out, result)
+	}
+	r.out.Acted(result, r.Now())
+	return nil
+}
+
+func reasonFlag(a *reconcile.ActRequest) []cli.Flag {
+	return []cli.Flag{stringFlag(&a.Reason, "reason", "why, in `WORDS`; kept with the hold")}
+}
+
+func (r *run) startCommand() *cli.Command {
+	return r.verb("start", "start a stopped or created sandbox",
+		"Starts a fresh process on the sandbox's files, at once. Where the files declare another mode, a hold keeps it running.", reasonFlag)
+}
+
+func (r *run) stopCommand() *cli.Command {
+	return r.verb("stop", "stop a sandbox, keep its files",
+		"Ends the process: its stop signal, after stop_grace SIGKILL. Files, volumes, address and ports stay, and a hold keeps it stopped until start or release.", reasonFlag)
+}
+
+func (r *run) pauseCommand() *cli.Command {
+	return r.verb("pause", "freeze a sandbox",
+		"Freezes all processes with their memory and sockets. A hold keeps it frozen until resume or release.", reasonFlag)
+}
+
+func (r *run) resumeCommand() *cli.Command {
+	return r.verb("resume", "thaw a paused sandbox",
+		"Lets the frozen processes go on. With -timeout it also gets a new deadline, counted from now.",
+		func(a *reconcile.ActRequest) []cli.Flag {
+			return append([]cli.Flag{lengthFlag(&a.Timeout, "timeout", "end it `DURATION` from now (90s, 15m, 8h, 1d)")}, reasonFlag(a)...)
+		})
+}
+
+func (r *run) releaseCommand() *cli.Command {
+	return r.verb("release", "drop an operator's hold",
+		"Takes away the hold that start, stop or pause left, so that the sandbox goes to its declared mode.", nil)
+}
+
+func (r *run) renewCommand() *cli.Command {
+	var request reconcile.RenewRequest
+	var lockWait time.Duration
+	return &cli.Command{
+		Name: "renew", Usage: "move a sandbox's deadline", UsageText: "pinfold renew (-until T | -at-least D | -in D) [flags] SANDBOX", Category: "act",
+		Description: "Changes the lease: to an instant, to at least or to exactly some time from now. It never passes a shutdown_time, which only the files move.",
+		Flags: []cli.Flag{
+			instantFlag(&request.Until, "until", "end it at `INSTANT` (RFC 3339), later than now planned"),
+			lengthFlag(&request.AtLeast, "at-least", "let it live at least `DURATION` more; never shortens"),
+			lengthFlag(&request.In, "in", "end it `DURATION` from now; may shorten, and gives a deadline where there was none"),
+			lockFlag(&lockWait), r.jsonFlag(),
+		},
+		Metadata: example("sudo pinfold renew -at-least 2h py"),
+		Action: func(ctx context.Context, cmd *cli.Command) error {
+			args, err := arguments(cmd, 1, 1)
+			if err != nil {
+				return err
+			}
+			forms := 0
+			for _, given := range []bool{request.Until != nil, request.AtLeast != nil, request.In != nil} {
+				if given {
+					forms++
+				}
+			}
+			if forms != 1 {
+				return usage(cmd, "renew needs exactly one of -until, -at-least and -in")
+			}
+			if request.Address, err = sandboxAddress(args[0]); err != nil {
+				return err
+			}
+			return r.act(ctx, "renew", request.Address, lockWait, func(s reconcile.Service) (*reconcile.ActResult, error) {
+				return s.Renew(ctx, request)
+			})
+		},
+	}
+}

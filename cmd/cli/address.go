@@ -1,0 +1,86 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"pinfold/config"
+	"pinfold/reconcile"
+)
+
+// bareKey is an address whose key lost its quotes to the shell: sandbox.w[a].
+var bareKey = regexp.MustCompile(`^(.+)\[([^"\[\]]*[^"\[\]0-9][^"\[\]]*)\]$`)
+
+// parseAddress reads an address, with or without quotes around a text key.
+func parseAddress(text string) (config.Address, error) {
+	address, err := config.ParseAddress(text)
+	if err != nil {
+		if m := bareKey.FindStringSubmatch(text); m != nil {
+			if quoted, again := config.ParseAddress(m[1] + `["` + m[2] + `"]`); again == nil {
+				return quoted, nil
+			}
+		}
+	}
+	return address, err
+}
+
+// sandboxAddress reads what a user calls a sandbox: its address, or without
+// "sandbox." the short form, which the engine looks up.
+func sandboxAddress(text string) (string, error) {
+	if full, err := parseAddress(text); err == nil {
+		if full.Type != "sandbox" {
+			return "", failure(text+" is not a sandbox", "Name a sandbox, such as sandbox.py.")
+		}
+		return full.String(), nil
+	} else if strings.HasPrefix(text, "sandbox.") {
+		return "", err
+	}
+	full, err := parseAddress("sandbox." + text)
+	if err != nil {
+		return "", failure(fmt.Sprintf("%q is not a sandbox's address", text), `Write sandbox.NAME, sandbox.NAME["KEY"] or sandbox.NAME[0]; NAME alone does where it is unambiguous.`)
+	}
+	return strings.TrimPrefix(full.String(), "sandbox."), nil
+}
+
+// nearest names the sandbox most like what was asked for, as "; did you mean …?".
+func nearest(text string, names []string) string {
+	full := text
+	if !strings.HasPrefix(text, "sandbox.") {
+		full = "sandbox." + text
+	}
+	if hint := didYouMean(full, names, ""); hint != "" {
+		return hint
+	}
+	for _, name := range names { // one of its keys may be meant
+		if strings.HasPrefix(name, full+"[") {
+			return "; did you mean " + name + "?"
+		}
+	}
+	return ""
+}
+
+// suggest adds to an engine's "not found" what exists.
+func suggest(ctx context.Context, s reconcile.Service, text string, err error) error {
+	var failed *reconcile.Error
+	if !errors.As(err, &failed) || failed.Kind != reconcile.NotFound {
+		return err
+	}
+	all, listErr := s.List(ctx)
+	if listErr != nil {
+		return err
+	}
+	var names []string
+	for _, x := range all.Sandboxes {
+		if x.Address == text || x.Address == "sandbox."+text {
+			return err // it exists; something else was not found
+		}
+		names = append(names, x.Address)
+	}
+	if len(names) == 0 {
+		return failure(err.Error(), "There is no sandbox here at all; 'pinfold apply' makes those that are declared.")
+	}
+	return failure(err.Error()+nearest(text, names), "'pinfold list' shows those that exist.")
+}

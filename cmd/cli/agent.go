@@ -1,0 +1,75 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"github.com/hashicorp/go-hclog"
+	"github.com/urfave/cli/v3"
+
+	"pinfold/config"
+	"pinfold/reconcile"
+)
+
+func (r *run) agentCommand() *cli.Command {
+	var o reconcile.AgentOptions
+	var lockWait time.Duration
+	return &cli.Command{
+		Name: "agent", Usage: "stay and keep the host as declared", UsageText: "pinfold agent [flags]", Category: "serve",
+		Description: "Stays resident: enforces deadlines, starts what was killed, mends what was lost. With -config it also applies a directory whenever that changes; other commands reach it through its socket.",
+		Flags: append([]cli.Flag{
+			stringFlag(&o.ConfigDir, "config", "follow the configuration in `DIR`"),
+			listFlag(&o.AllowDestroy, "allow-destroy", "let the configuration with this `DIGEST` delete more than max_destroy; may be repeated"),
+			lockFlag(&lockWait),
+		}, r.inputFlags(&o.Inputs)...),
+		Metadata: example("sudo pinfold agent -config /srv/sandboxes"),
+		Action: func(ctx context.Context, cmd *cli.Command) error {
+			if _, err := arguments(cmd, 0, 0); err != nil {
+				return err
+			}
+			if o.ConfigDir == "" && (len(o.Inputs.Order) > 0 || len(o.AllowDestroy) > 0) {
+				return usage(cmd, "-var, -var-file and -allow-destroy go with -config")
+			}
+			return r.agent(ctx, o, lockWait)
+		},
+	}
+}
+
+func (r *run) agent(ctx context.Context, o reconcile.AgentOptions, lockWait time.Duration) error {
+	r.interrupts.beQuiet()
+	if r.Euid != 0 {
+		return failure("pinfold needs root to keep sandboxes", "You are user %d. Run it with sudo, or as a system service.", r.Euid)
+	}
+	settings, err := r.settings()
+	if err != nil {
+		return err
+	}
+	log, err := r.logger(hclog.Info)
+	if err != nil {
+		return err
+	}
+	o.OpenOptions = reconcile.OpenOptions{
+		StateDir: r.global.stateDir, RunDir: r.global.runDir, Settings: settings,
+		LockWait: lockWait, Verb: "agent", Version: config.Version, Log: log,
+	}
+	o.Ready = func() {
+		log.Info("ready", "state_dir", r.global.stateDir, "run_dir", r.global.runDir)
+		tell(log, daemon.SdNotifyReady)
+	}
+	err = r.Agent(ctx, o)
+	tell(log, daemon.SdNotifyStopping)
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("the agent ended: %w", err)
+	}
+	// Being told to stop is no failure; sandboxes live on.
+	return nil
+}
+
+// tell passes a state to the service manager, if one asked for it (sd_notify(3)).
+func tell(log hclog.Logger, state string) {
+	if _, err := daemon.SdNotify(false, state); err != nil {
+		log.Warn("cannot tell the service manager", "state", state, "error", err)
+	}
+}

@@ -1,0 +1,320 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/urfave/cli/v3"
+
+	"pinfold/cmd/view"
+	"pinfold/config"
+	"pinfold/reconcile"
+	"pinfold/reconcile/plan"
+)
+
+// applying are the flags of apply and destroy beside the planning ones.
+type applying struct {
+	planning
+	autoApprove bool
+	input       bool
+	override    bool
+	parallelism int
+	destroy     bool // words: Destroy instead of Apply
+}
+
+func (r *run) applyingFlags(a *applying, destroy bool) []cli.Flag {
+	a.input, a.destroy = true, destroy
+	return append(r.planningFlags(&a.planning, destroy),
+		boolFlag(&a.autoApprove, "auto-approve", "do not ask"),
+		boolFlag(&a.input, "input", "never ask for anything; without -auto-approve that is an error"),
+		boolFlag(&a.override, "override", "though an agent follows a directory; it stops following until that changes"),
+		&cli.IntFlag{Name: "parallelism", Usage: "work on at most `N` things at a time", Value: 10, Destination: &a.parallelism, Validator: func(n int) error {
+			if n < 1 {
+				return fmt.Errorf("%d is less than 1", n)
+			}
+			return nil
+		}},
+		r.jsonFlag(),
+	)
+}
+
+func (r *run) applyCommand() *cli.Command {
+	var a applying
+	return &cli.Command{
+		Name: "apply", Usage: "make the host match the configuration", UsageText: "pinfold apply [flags] [PLANFILE]", Category: "change",
+		Description: "Makes a plan, asks, and carries it out. With PLANFILE it does exactly what 'plan -out' saved, without asking, or refuses when that no longer fits.",
+		Flags:       r.applyingFlags(&a, false),
+		Metadata:    example("sudo pinfold apply", "sudo pinfold apply -auto-approve -replace sandbox.py"),
+		Action: func(ctx context.Context, cmd *cli.Command) error {
+			args, err := arguments(cmd, 0, 1)
+			if err != nil {
+				return err
+			}
+			if err := a.check(cmd); err != nil {
+				return err
+			}
+			a.destroy = a.options.Destroy
+			if len(args) == 0 {
+				return r.apply(ctx, cmd, &a, nil)
+			}
+			if name := planningGiven(cmd); name != "" {
+				return usage(cmd, "-%s cannot change a saved plan; make a new one with 'pinfold plan'", name)
+			}
+			saved, err := readPlan(args[0])
+			if err != nil {
+				return err
+			}
+			return r.apply(ctx, cmd, &a, saved)
+		},
+	}
+}
+
+// planningGiven is a flag that has no meaning beside a saved plan.
+func planningGiven(cmd *cli.Command) string {
+	for _, name := range []string{"target", "exclude", "refresh", "destroy", "replace", "refresh-only", "release-holds", "no-start", "take-over", "var", "var-file"} {
+		if cmd.IsSet(name) {
+			return name
+		}
+	}
+	return ""
+}
+
+func (r *run) destroyCommand() *cli.Command {
+	var a applying
+	return &cli.Command{
+		Name: "destroy", Usage: "end everything that is declared here", UsageText: "pinfold destroy [flags]", Category: "change",
+		Description: "Removes all sandboxes, networks and volumes of this state, data included, after asking. It is 'apply -destroy'.",
+		Flags:       r.applyingFlags(&a, true),
+		Metadata:    example("sudo pinfold destroy", "sudo pinfold destroy -auto-approve -target sandbox.py"),
+		Action: func(ctx context.Context, cmd *cli.Command) error {
+			if _, err := arguments(cmd, 0, 0); err != nil {
+				return err
+			}
+			a.options.Destroy = true
+			if err := a.check(cmd); err != nil {
+				return err
+			}
+			return r.apply(ctx, cmd, &a, nil)
+		},
+	}
+}
+
+func (r *run) apply(ctx context.Context, cmd *cli.Command, a *applying, saved *reconcile.SavedPlan) error {
+	approved := a.autoApprove || saved != nil
+	if !approved {
+		if err := r.canAsk(cmd, a); err != nil {
+			return err
+		}
+	}
+	request := reconcile.ApplyRequest{Saved: saved, AutoApprove: approved && r.json, Parallelism: a.parallelism, Override: a.override}
+	var warned config.Diagnostics
+	if saved == nil {
+		var err error
+		if request.PlanRequest, warned, err = a.request(); err != nil {
+			return err
+		}
+	} else {
+		request.PlanRequest = reconcile.PlanRequest{Source: saved.Source, Options: saved.Options, LockWait: a.lockWait}
+		a.destroy = saved.Options.Destroy
+	}
+	service, err := r.open(ctx, need{verb: cmd.Name, does: "change sandboxes", changes: true, lockWait: a.lockWait})
+	if err != nil {
+		return err
+	}
+	defer service.Close()
+
+	show := &applyView{r: r, warned: warned, approved: approved, destroy: a.destroy}
+	if saved != nil {
+		show.steps = len(saved.Result.Plan.Changes)
+	}
+	defer show.close()
+	result, err := service.Apply(ctx, request, show.confirm, show.step)
+	show.close()
+	switch {
+	case err != nil && (result == nil || !show.began()):
+		if !show.shown {
+			err = withWarnings(err, warned)
+		}
+		return err
+	}
+	return r.applied(result, warned, a.destroy, err)
+}
+
+// applied shows what became of it. failed is the error beside a result that
+// tells how far it came.
+func (r *run) applied(result *reconcile.ApplyResult, warned config.Diagnostics, destroy bool, failed error) error {
+	code := exitDone
+	var wrong config.Diagnostics
+	if failed != nil {
+		code, wrong = r.classify(r.interrupts.ctx, failed)
+	}
+	switch {
+	case result.Interrupted:
+		code = exitInterrupted
+	case code == exitDone && (result.Declined || len(result.Failures) > 0):
+		code = exitError
+	}
+	if len(wrong) == 0 {
+		wrong = view.FailureDiagnostics(result.Failures)
+	}
+	switch {
+	case r.json:
+		if err := view.ApplyJSON(r.out, result, view.Merge(warned, wrong)); err != nil {
+			return err
+		}
+	case result.Declined:
+		r.out.Printf("\nCancelled: nothing was changed.\n")
+	default:
+		r.out.Applied(result, destroy)
+		r.complain(view.Merge(result.Warnings, wrong))
+	}
+	if code != exitDone {
+		return exitWith(code)
+	}
+	return nil
+}
+
+// canAsk checks that there is somebody to approve.
+func (r *run) canAsk(cmd *cli.Command, a *applying) error {
+	const say = "Add -auto-approve, or save a plan with 'pinfold plan -out FILE', look at it, and 'pinfold apply FILE'."
+	switch {
+	case r.json:
+		return failure(cmd.Name+" -json cannot ask for approval", say)
+	case !a.input:
+		return failure(cmd.Name+" needs approval, and -input=false forbids asking", say)
+	case !isTerminal(r.In):
+		return failure(cmd.Name+" needs approval, and standard input is no terminal to ask at", say)
+	}
+	return nil
+}
+
+// applyView shows an apply while it happens.
+type applyView struct {
+	r        *run
+	warned   config.Diagnostics
+	approved bool
+	destroy  bool
+
+	shown    bool // the plan
+	steps    int  // how many it has
+	mu       sync.Mutex
+	progress *view.Progress
+	stop     func()
+}
+
+// began tells whether any step was reported or a plan approved.
+func (v *applyView) began() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.progress != nil || v.r.json
+}
+
+// confirm shows the plan and asks.
+func (v *applyView) confirm(result *reconcile.PlanResult) (bool, error) {
+	r := v.r
+	v.shown = true
+	if r.json {
+		return true, nil
+	}
+	r.out.Plan(result)
+	r.complain(view.Merge(v.warned, view.PlanDiagnostics(result)))
+	v.steps = len(result.Plan.Changes)
+	yes := v.approved || !view.Changes(result.Plan, true)
+	var err error
+	if !yes {
+		yes, err = r.ask(v.destroy)
+	}
+	if yes {
+		v.mu.Lock()
+		v.begin()
+		v.mu.Unlock()
+	}
+	return yes, err
+}
+
+// begin starts the progress lines.
+func (v *applyView) begin() {
+	r := v.r
+	if v.shown && v.steps > 0 {
+		r.out.Printf("\n")
+	}
+	live := r.out.Width > 0 && r.getenv("TERM") != "dumb"
+	v.progress = view.NewProgress(r.out, v.steps, live, r.Now)
+	progress := v.progress
+	if !live {
+		return
+	}
+	ticker := time.NewTicker(time.Second)
+	done := make(chan struct{})
+	go func() {
+		for {
+			select {
+			case <-done:
+				return
+			case <-ticker.C:
+				progress.Tick()
+			}
+		}
+	}()
+	v.stop = func() {
+		ticker.Stop()
+		close(done)
+	}
+}
+
+func (v *applyView) step(p reconcile.Progress) {
+	if v.r.json || p.Action == plan.ActNoop {
+		return
+	}
+	v.mu.Lock()
+	if v.progress == nil { // a saved plan asks nothing
+		v.begin()
+	}
+	progress := v.progress
+	v.mu.Unlock()
+	progress.Step(p)
+}
+
+func (v *applyView) close() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.stop != nil {
+		v.stop()
+		v.stop = nil
+	}
+	if v.progress != nil {
+		v.progress.Close()
+	}
+}
+
+// ask reads an answer from the terminal; Ctrl-C there is an interruption.
+func (r *run) ask(destroy bool) (bool, error) {
+	question, what := "Do you want to perform these actions?", "pinfold will do what is described above."
+	if destroy {
+		question, what = "Do you really want to destroy all this?", "Data goes with it; there is no undo."
+	}
+	r.out.Printf("\n%s\n  %s\n  Only 'yes' will be accepted to approve.\n\n  Enter a value: ", question, what)
+	type answer struct {
+		text string
+		err  error
+	}
+	ch := make(chan answer, 1)
+	go func() {
+		text, err := bufio.NewReader(r.In).ReadString('\n')
+		ch <- answer{text, err}
+	}()
+	select {
+	case <-r.interrupts.ctx.Done():
+		return false, errInterrupted
+	case a := <-ch:
+		if a.err != nil && a.err != io.EOF {
+			return false, fmt.Errorf("cannot read the answer: %w", a.err)
+		}
+		return strings.TrimSpace(a.text) == "yes", nil
+	}
+}

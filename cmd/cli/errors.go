@@ -1,0 +1,173 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/agext/levenshtein"
+	"github.com/urfave/cli/v3"
+
+	"pinfold/cmd/view"
+	"pinfold/config"
+	"pinfold/reconcile"
+)
+
+// Exit codes (contract 8).
+const (
+	exitDone        = 0
+	exitError       = 1
+	exitChanges     = 2
+	exitInterrupted = 130
+)
+
+// diagnosed is an error that is one or more diagnostics.
+type diagnosed struct{ all config.Diagnostics }
+
+func (d *diagnosed) Error() string {
+	var out []string
+	for _, x := range d.all {
+		if x.Severity == "error" {
+			out = append(out, x.Summary)
+		}
+	}
+	return strings.Join(out, "; ")
+}
+
+// failure is an error with what to do about it.
+func failure(summary, detail string, args ...any) error {
+	return &diagnosed{config.Diagnostics{{Severity: "error", Summary: summary, Detail: fmt.Sprintf(detail, args...)}}}
+}
+
+// exitWith ends the command with a code and nothing more to say.
+type exitWith int
+
+func (e exitWith) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+// usage is a mistake in the command line of cmd.
+func usage(cmd *cli.Command, format string, args ...any) error {
+	name := "pinfold"
+	if cmd.Name != name {
+		name += " " + cmd.Name
+	}
+	return failure(fmt.Sprintf(format, args...), "Run '%s -help' for its flags and an example.", name)
+}
+
+// usageError words a failure of the flag parser.
+func usageError(cmd *cli.Command, err error) error {
+	text := err.Error()
+	if name, unknown := strings.CutPrefix(text, "flag provided but not defined: -"); unknown {
+		var names []string
+		for _, f := range flagsOf(cmd) {
+			names = append(names, f.Names()...)
+		}
+		return usage(cmd, "%s has no flag -%s%s", cmd.Name, name, didYouMean(name, names, "-"))
+	}
+	if name, missing := strings.CutPrefix(text, "flag needs an argument: "); missing {
+		return usage(cmd, "the flag -%s needs a value", strings.TrimLeft(name, "-"))
+	}
+	return usage(cmd, "%s", text)
+}
+
+func unknownCommand(root *cli.Command, name string) error {
+	if strings.HasPrefix(name, "-") {
+		return usage(root, "unknown flag %s", name)
+	}
+	var names []string
+	for _, c := range root.Commands {
+		if !c.Hidden {
+			names = append(names, c.Names()...)
+		}
+	}
+	return usage(root, "pinfold has no command %q%s", name, didYouMean(name, names, ""))
+}
+
+// didYouMean names the candidate most like given, if one is close.
+func didYouMean(given string, names []string, prefix string) string {
+	best, distance := "", min(3, (len(given)+2)/3)+1
+	for _, name := range slices.Sorted(slices.Values(names)) {
+		if d := levenshtein.Distance(given, name, nil); d < distance {
+			best, distance = name, d
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return "; did you mean " + prefix + best + "?"
+}
+
+// report shows what a command ended with and returns the exit code.
+func (r *run) report(ctx context.Context, err error) int {
+	json := r.json
+	if !r.parsed {
+		json = r.early
+	}
+	var code exitWith
+	switch {
+	case err == nil:
+		return exitDone
+	case errors.As(err, &code):
+		return int(code)
+	}
+	exit, all := r.classify(ctx, err)
+	var warned *warnedError
+	if errors.As(err, &warned) {
+		all = view.Merge(warned.warned, all)
+	}
+	if json {
+		if err := view.DiagnosticsJSON(r.out, all); err != nil {
+			fmt.Fprintf(r.Err, "%v\n", err)
+		}
+		return exit
+	}
+	r.complain(all)
+	return exit
+}
+
+// complain writes diagnostics for people to standard error.
+func (r *run) complain(all config.Diagnostics) {
+	// Standard error failing leaves nowhere to say so.
+	_ = config.Fprint(r.err, all, r.err.Color, r.err.Width)
+}
+
+// classify turns any error into an exit code and diagnostics.
+func (r *run) classify(ctx context.Context, err error) (int, config.Diagnostics) {
+	one := func(summary, detail string) config.Diagnostics {
+		return config.Diagnostics{{Severity: "error", Summary: summary, Detail: detail}}
+	}
+	var found *diagnosed
+	if errors.As(err, &found) {
+		return exitError, found.all
+	}
+	var failed *reconcile.Error
+	if errors.As(err, &failed) {
+		exit := exitError
+		if failed.Code != 0 {
+			exit = failed.Code
+		}
+		if failed.Kind == reconcile.Interrupted {
+			exit = exitInterrupted
+		}
+		if failed.Diagnostics.HasErrors() {
+			return exit, failed.Diagnostics
+		}
+		return exit, append(one(err.Error(), advice(failed.Kind)), failed.Diagnostics...)
+	}
+	if errors.Is(err, errInterrupted) || errors.Is(err, context.Canceled) && ctx.Err() != nil {
+		return exitInterrupted, one("interrupted", "")
+	}
+	return exitError, one(err.Error(), "")
+}
+
+// advice is what to do about a kind of error, where its message cannot know.
+func advice(kind reconcile.ErrorKind) string {
+	switch kind {
+	case reconcile.Stale:
+		return "Make a new plan with 'pinfold plan -out FILE' and apply that."
+	case reconcile.Locked:
+		return "Wait for it to end, or wait longer with -lock-timeout."
+	}
+	return ""
+}

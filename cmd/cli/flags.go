@@ -1,0 +1,133 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v3"
+
+	"pinfold/config"
+)
+
+// value is a flag value by two functions.
+type value struct {
+	set  func(string) error
+	show func() string
+}
+
+func (v value) Set(s string) error { return v.set(s) }
+func (v value) Get() any           { return v.String() }
+func (v value) String() string {
+	if v.show == nil {
+		return ""
+	}
+	return v.show()
+}
+
+func custom(name, usage string, set func(string) error, aliases ...string) cli.Flag {
+	return &cli.GenericFlag{Name: name, Aliases: aliases, Usage: usage, Value: value{set: set}}
+}
+
+// listFlag may be given several times.
+func listFlag(dst *[]string, name, usage string, aliases ...string) cli.Flag {
+	return custom(name, usage, func(s string) error {
+		if s == "" {
+			return errors.New("the value is empty")
+		}
+		*dst = append(*dst, s)
+		return nil
+	}, aliases...)
+}
+
+// addressFlag is a list of addresses of declared things.
+func addressFlag(dst *[]string, name, usage string) cli.Flag {
+	return custom(name, usage, func(s string) error {
+		address, err := parseAddress(s)
+		if err != nil {
+			return err
+		}
+		*dst = append(*dst, address.String())
+		return nil
+	})
+}
+
+// lengthFlag is an optional duration in the language's notation, not negative.
+func lengthFlag(dst **config.Duration, name, usage string) cli.Flag {
+	return custom(name, usage, func(s string) error {
+		d, err := config.ParseDuration(s)
+		if err != nil {
+			return err
+		}
+		if d < 0 {
+			return fmt.Errorf("%q is negative", s)
+		}
+		*dst = &d
+		return nil
+	})
+}
+
+// instantFlag is an optional RFC 3339 instant.
+func instantFlag(dst **time.Time, name, usage string) cli.Flag {
+	return custom(name, usage, func(s string) error {
+		t, err := time.Parse(time.RFC3339Nano, s)
+		if err != nil {
+			return fmt.Errorf("%q is not an RFC 3339 instant; write one such as 2026-12-01T00:00:00Z", s)
+		}
+		*dst = &t
+		return nil
+	})
+}
+
+// lockFlag is -lock-timeout.
+func lockFlag(dst *time.Duration) cli.Flag {
+	*dst = 10 * time.Second
+	return &cli.GenericFlag{Name: "lock-timeout", Usage: "wait at most `DURATION` for another command to let go of the state", Value: value{
+		set: func(s string) error {
+			d, err := config.ParseDuration(s)
+			if err != nil {
+				return err
+			}
+			if d < 0 {
+				return fmt.Errorf("%q is negative", s)
+			}
+			*dst = time.Duration(d)
+			return nil
+		},
+		show: func() string { return config.Duration(*dst).String() },
+	}}
+}
+
+func boolFlag(dst *bool, name, usage string, aliases ...string) *cli.BoolFlag {
+	return &cli.BoolFlag{Name: name, Aliases: aliases, Usage: usage, Value: *dst, Destination: dst}
+}
+
+func stringFlag(dst *string, name, usage string, aliases ...string) *cli.StringFlag {
+	return &cli.StringFlag{Name: name, Aliases: aliases, Usage: usage, Value: *dst, Destination: dst}
+}
+
+func (r *run) jsonFlag() cli.Flag {
+	return boolFlag(&r.json, "json", "write one JSON document to standard output")
+}
+
+// inputFlags set input variables, in the order given.
+func (r *run) inputFlags(in *config.Inputs) []cli.Flag {
+	in.Environ = r.Environ
+	in.Order = []string{}
+	return []cli.Flag{
+		custom("var", "set an input variable: `'NAME=VALUE'`; may be repeated", func(s string) error {
+			if name, _, ok := strings.Cut(s, "="); !ok || strings.TrimSpace(name) == "" {
+				return fmt.Errorf("%q is not NAME=VALUE", s)
+			}
+			in.Order = append(in.Order, fmt.Sprintf("var:%d", len(in.Vars)))
+			in.Vars = append(in.Vars, s)
+			return nil
+		}),
+		custom("var-file", "take input variables from `FILE`; may be repeated", func(s string) error {
+			in.Order = append(in.Order, fmt.Sprintf("file:%d", len(in.VarFiles)))
+			in.VarFiles = append(in.VarFiles, s)
+			return nil
+		}),
+	}
+}

@@ -1,0 +1,159 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/mitchellh/go-wordwrap"
+	"github.com/urfave/cli/v3"
+)
+
+// groups are the headings of the command list, in order (contract 8).
+var groups = []struct{ name, title string }{
+	{"config", "Write and check a configuration"},
+	{"change", "Change the host"},
+	{"look", "Look"},
+	{"act", "Act on one sandbox"},
+	{"serve", "Serve"},
+}
+
+const exampleKey = "example"
+
+// The library's own help is off: each command has a -help flag that finish adds.
+func init() { cli.HelpFlag = nil }
+
+// example attaches lines a user can copy to a command's help.
+func example(lines ...string) map[string]any {
+	return map[string]any{exampleKey: lines}
+}
+
+func (r *run) helpCommand() *cli.Command {
+	return &cli.Command{
+		Name: "help", Usage: "explain a command", UsageText: "pinfold help [COMMAND]", Category: "serve",
+		Description: "Explains one command: what it does, its flags, an example. Without a name it lists all commands.",
+		Metadata:    example("pinfold help apply"),
+		Action: func(_ context.Context, cmd *cli.Command) error {
+			args, err := arguments(cmd, 0, 1)
+			if err != nil {
+				return err
+			}
+			root := cmd.Root()
+			if len(args) == 0 {
+				r.printHelp(root)
+				return nil
+			}
+			about := root.Command(args[0])
+			if about == nil {
+				return unknownCommand(root, args[0])
+			}
+			r.printHelp(about)
+			return nil
+		},
+	}
+}
+
+// printHelp writes a command's manual page to standard output.
+func (r *run) printHelp(cmd *cli.Command) {
+	width := r.out.Width
+	if width == 0 || width > 100 {
+		width = 100
+	}
+	say := r.out.Printf
+	say("Usage: %s\n\n", cmd.UsageText)
+	say("%s\n", indented(cmd.Description, 2, width))
+	if len(cmd.Commands) > 0 {
+		for _, g := range groups {
+			say("\n%s:\n", g.title)
+			for _, c := range cmd.Commands {
+				if c.Category == g.name && !c.Hidden {
+					say("  %-12s %s\n", strings.Join(c.Names(), ", "), c.Usage)
+				}
+			}
+		}
+	}
+	own := cmd.VisibleFlags()
+	if len(own) > 0 {
+		title := "Flags"
+		if len(cmd.Commands) > 0 {
+			title = "Global flags"
+		}
+		say("\n%s (one dash or two):\n", title)
+		for _, f := range own {
+			name, text := flagHelp(f)
+			if len(name) > 24 {
+				say("  %s\n%s\n", name, indented(text, 28, width))
+				continue
+			}
+			say("  %-25s %s\n", name, strings.TrimLeft(indented(text, 28, width), " "))
+		}
+	}
+	if cmd.Name != "pinfold" {
+		say("\nGlobal flags: -state-dir, -run-dir, -host-config, -no-color; see 'pinfold -help'.\n")
+	}
+	if lines, ok := cmd.Metadata[exampleKey].([]string); ok {
+		say("\nExample:\n")
+		for _, line := range lines {
+			say("  $ %s\n", line)
+		}
+	}
+}
+
+// flagHelp is a flag's names with its value's, and its explanation.
+func flagHelp(f cli.Flag) (name, text string) {
+	doc, ok := f.(cli.DocGenerationFlag)
+	if !ok {
+		return "-" + strings.Join(f.Names(), ", -"), ""
+	}
+	text = doc.GetUsage()
+	placeholder := ""
+	if before, rest, ok := strings.Cut(text, "`"); ok {
+		if word, after, ok := strings.Cut(rest, "`"); ok {
+			placeholder = word
+			text = before + word + after
+		}
+	}
+	for _, n := range f.Names() {
+		if name != "" {
+			name += ", "
+		}
+		name += "-" + n
+	}
+	if boolean, ok := f.(*cli.BoolFlag); ok {
+		if boolean.Value {
+			name += "=false"
+		}
+	} else {
+		if placeholder == "" {
+			placeholder = "VALUE"
+		}
+		name += " " + placeholder
+		if v := doc.GetValue(); v != "" {
+			text += fmt.Sprintf(" (default %s)", v)
+		}
+	}
+	if env := doc.GetEnvVars(); len(env) > 0 {
+		text += " [$" + strings.Join(env, ", $") + "]"
+	}
+	return name, text
+}
+
+// flagsOf are a command's flags with the global ones.
+func flagsOf(cmd *cli.Command) []cli.Flag {
+	all := slices.Clone(cmd.Flags)
+	if root := cmd.Root(); root != cmd {
+		for _, f := range root.Flags {
+			if local, ok := f.(cli.LocalFlag); ok && !local.IsLocal() {
+				all = append(all, f)
+			}
+		}
+	}
+	return all
+}
+
+func indented(text string, by, width int) string {
+	margin := strings.Repeat(" ", by)
+	wrapped := wordwrap.WrapString(text, uint(max(30, width-by)))
+	return margin + strings.ReplaceAll(wrapped, "\n", "\n"+margin)
+}

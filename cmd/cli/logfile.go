@@ -1,0 +1,117 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// logBlock is how much of a log is read at a time.
+const logBlock = 64 << 10
+
+// logStart is where the first whole line of what is still there begins, at or
+// after from: the oldest part of a long log is a hole, and what follows a hole
+// begins anywhere in a line.
+func logStart(f *os.File, from int64) (int64, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	data, err := unix.Seek(int(f.Fd()), from, unix.SEEK_DATA)
+	switch {
+	case errors.Is(err, unix.ENXIO): // nothing but a hole, or nothing, follows
+		return max(from, info.Size()), nil
+	case err != nil:
+		return 0, fmt.Errorf("cannot find the start of the log: %w", err)
+	case data <= from:
+		return from, nil
+	}
+	block := make([]byte, logBlock)
+	for at := data; ; {
+		n, err := f.ReadAt(block, at)
+		if i := bytes.IndexByte(block[:n], '\n'); i >= 0 {
+			return at + int64(i) + 1, nil
+		}
+		at += int64(n)
+		if err == io.EOF {
+			return at, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+}
+
+// logTail is where the last n lines begin, found from the end.
+func logTail(f *os.File, n int) (int64, error) {
+	first, err := logStart(f, 0)
+	if err != nil {
+		return 0, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	end := info.Size()
+	if n <= 0 {
+		return end, nil
+	}
+	// The line break that ends the last line does not begin another.
+	limit := end - 1
+	block := make([]byte, logBlock)
+	for end > first {
+		begin := max(first, end-logBlock)
+		part := block[:end-begin]
+		if _, err := f.ReadAt(part, begin); err != nil && err != io.EOF {
+			return 0, err
+		}
+		for i := len(part) - 1; i >= 0; i-- {
+			if part[i] == '\n' && begin+int64(i) < limit {
+				if n--; n == 0 {
+					return begin + int64(i) + 1, nil
+				}
+			}
+		}
+		end = begin
+	}
+	return first, nil
+}
+
+// copyLog writes what the log has from offset on and returns where it ended.
+// What was cut off meanwhile is skipped.
+func copyLog(w io.Writer, f *os.File, offset int64) (int64, error) {
+	block := make([]byte, logBlock)
+	for {
+		start, err := logStart(f, offset)
+		if err != nil {
+			return offset, err
+		}
+		offset = start
+		n, err := f.ReadAt(block, offset)
+		if n > 0 {
+			if _, err := w.Write(block[:n]); err != nil {
+				return offset, err
+			}
+			offset += int64(n)
+		}
+		if err == io.EOF || n == 0 && err == nil {
+			return offset, nil
+		}
+		if err != nil {
+			return offset, fmt.Errorf("cannot read the log: %w", err)
+		}
+	}
+}
+
+// unlinked tells whether the file is gone from its directory.
+func unlinked(f *os.File) (bool, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return false, err
+	}
+	return st.Nlink == 0, nil
+}

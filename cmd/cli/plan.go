@@ -1,0 +1,163 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/urfave/cli/v3"
+
+	"pinfold/cmd/view"
+	"pinfold/config"
+	"pinfold/reconcile"
+	"pinfold/reconcile/plan"
+)
+
+// planning are the flags plan, apply and destroy share.
+type planning struct {
+	in       config.Inputs
+	options  plan.Options
+	refresh  bool
+	takeOver bool
+	lockWait time.Duration
+}
+
+func (r *run) planningFlags(p *planning, destroy bool) []cli.Flag {
+	p.refresh = true
+	o := &p.options
+	flags := []cli.Flag{
+		addressFlag(&o.Targets, "target", "only `ADDRESS` and what it depends on; may be repeated"),
+		addressFlag(&o.Excludes, "exclude", "not `ADDRESS`, nor what depends on it; may be repeated"),
+		boolFlag(&p.refresh, "refresh", "believe the last seen status instead of looking at the host"),
+		boolFlag(&p.takeOver, "take-over", "bind the state to this directory, though it belongs to another"),
+		lockFlag(&p.lockWait),
+	}
+	if !destroy {
+		flags = append(flags,
+			boolFlag(&o.Destroy, "destroy", "plan the end of everything declared"),
+			addressFlag(&o.Replace, "replace", "replace the sandbox `ADDRESS` though nothing about it changed; may be repeated"),
+			boolFlag(&o.RefreshOnly, "refresh-only", "only take over what is seen on the host"),
+			boolFlag(&o.ReleaseHolds, "release-holds", "drop operators' holds, so that declared modes apply"),
+			boolFlag(&o.NoStart, "no-start", "leave new sandboxes created, not started"),
+		)
+	}
+	return append(flags, r.inputFlags(&p.in)...)
+}
+
+// check finds combinations that mean nothing.
+func (p *planning) check(cmd *cli.Command) error {
+	p.options.NoRefresh = !p.refresh
+	switch o := p.options; {
+	case o.Destroy && o.RefreshOnly:
+		return usage(cmd, "-destroy and -refresh-only exclude each other")
+	case o.Destroy && len(o.Replace) > 0:
+		return usage(cmd, "-destroy and -replace exclude each other")
+	case o.RefreshOnly && o.NoRefresh:
+		return usage(cmd, "-refresh-only and -refresh=false exclude each other")
+	case o.RefreshOnly && len(o.Replace) > 0:
+		return usage(cmd, "-refresh-only and -replace exclude each other")
+	}
+	return nil
+}
+
+// request is what the engine is asked, with the warnings of reading the files.
+func (p *planning) request() (reconcile.PlanRequest, config.Diagnostics, error) {
+	src, diags, err := source(p.in)
+	if err != nil {
+		return reconcile.PlanRequest{}, nil, err
+	}
+	return reconcile.PlanRequest{Source: src, Options: p.options, TakeOver: p.takeOver, LockWait: p.lockWait}, diags, nil
+}
+
+func (r *run) planCommand() *cli.Command {
+	var p planning
+	var out string
+	var detailed bool
+	return &cli.Command{
+		Name: "plan", Usage: "show what apply would do", UsageText: "pinfold plan [flags]", Category: "change",
+		Description: "Compares the files here with what is recorded and with the host, and prints every step with its cause and what it costs. Nothing is changed.",
+		Flags: append(r.planningFlags(&p, false),
+			stringFlag(&out, "out", "save the plan to `FILE`, for 'pinfold apply FILE'"),
+			boolFlag(&detailed, "detailed-exitcode", "exit 2 when there are changes, 0 when there are none"),
+			r.jsonFlag(),
+		),
+		Metadata: example("sudo pinfold plan -out next.plan", "sudo pinfold apply next.plan"),
+		Action: func(ctx context.Context, cmd *cli.Command) error {
+			if _, err := arguments(cmd, 0, 0); err != nil {
+				return err
+			}
+			if err := p.check(cmd); err != nil {
+				return err
+			}
+			return r.plan(ctx, &p, out, detailed)
+		},
+	}
+}
+
+func (r *run) plan(ctx context.Context, p *planning, out string, detailed bool) error {
+	r.interrupts.beQuiet()
+	request, warned, err := p.request()
+	if err != nil {
+		return err
+	}
+	// A plan to be applied later needs a state it can be tied to.
+	service, err := r.open(ctx, need{verb: "plan", does: "look at the host and at the records", changes: out != "", lockWait: p.lockWait})
+	if err != nil {
+		return err
+	}
+	defer service.Close()
+	result, err := service.Plan(ctx, request)
+	if err != nil {
+		return withWarnings(err, warned)
+	}
+	all := view.Merge(warned, view.PlanDiagnostics(result))
+	if r.json {
+		if err := view.PlanJSON(r.out, result, warned); err != nil {
+			return err
+		}
+	} else {
+		r.out.Plan(result)
+		r.complain(all)
+	}
+	if all.HasErrors() {
+		return exitWith(exitError)
+	}
+	if out != "" {
+		if err := writePlan(out, &reconcile.SavedPlan{FormatVersion: planFormat, Source: request.Source, Options: request.Options, Result: *result}); err != nil {
+			return err
+		}
+		if !r.json {
+			r.out.Printf("\nSaved the plan. To do exactly this, run: pinfold apply %s\n", shellWord(out))
+		}
+	}
+	if detailed && view.Changes(result.Plan, p.options.RefreshOnly) {
+		return exitWith(exitChanges)
+	}
+	return nil
+}
+
+// withWarnings keeps what was warned of beside an error.
+func withWarnings(err error, warned config.Diagnostics) error {
+	if len(warned) == 0 {
+		return err
+	}
+	return &warnedError{err, warned}
+}
+
+type warnedError struct {
+	error
+	warned config.Diagnostics
+}
+
+func (w *warnedError) Unwrap() error { return w.error }
+
+// shellWord quotes a path for a shell where it needs that.
+func shellWord(path string) string {
+	for _, c := range path {
+		plain := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '/' || c == '.' || c == '_' || c == '-' || c == ','
+		if !plain {
+			return fmt.Sprintf("%q", path)
+		}
+	}
+	return path
+}

@@ -1,0 +1,23 @@
+package view
+
+import (
+	"time"
+
+	"pinfold/reconcile"
+)
+
+// Acted says in a line what a sandbox is after an operator's verb.
+func (s *Screen) Acted(r *reconcile.ActResult, now time.Time) {
+	x := &r.Sandbox
+	text := string(x.Phase)
+	if x.Hold != nil {
+		text += ", held " + x.Hold.Mode
+	}
+	if x.ExpiresAt != nil {
+		text += ", expires " + instant(*x.ExpiresAt, now)
+	}
+	s.Printf("%s %s\n", s.paint(bold, printable(x.Address)+":"), text)
+	if r.Note != "" {
+		s.Printf("%s %s\n", s.paint(bold, "Note:"), printable(r.Note))
+	}
+}
