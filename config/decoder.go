@@ -291,13 +291,17 @@ func setPairs(d *decoder, l layer, body *hclsyntax.Body, name, path string, chec
 }
 
 // refer decodes an argument that names another block, such as image.base. ok is
-// false when there is none or it is wrong and reported.
-func (d *decoder) refer(l layer, body *hclsyntax.Body, name, path, kind string) (address string, ok bool) {
+// false when there is none or it is wrong and reported. Null is an error where
+// the argument is required.
+func (d *decoder) refer(l layer, body *hclsyntax.Body, name, path, kind string, required bool) (address string, ok bool) {
 	attr := body.Attributes[name]
 	if attr == nil || d.skips(l, attr) {
 		return "", false
 	}
 	v, ok := d.ev.value(l.n, attr, l.scope, d.in.address)
+	if ok && v.IsNull() && required {
+		d.ev.fail(d.in.address, attr.Expr.Range().Ptr(), "Missing argument", "%s is required, and its value is null.", name)
+	}
 	if !ok || v.IsNull() {
 		return "", false
 	}
@@ -354,7 +358,11 @@ func (d *decoder) target(name string, rng hcl.Range, v cty.Value, kind string) (
 		}
 	case ty.IsMapType() || ty.IsListType():
 		if element := ty.ElementType(); element.IsObjectType() && element.HasAttribute("id") {
-			return fail("The block has several instances. Name one, as in %s[each.key].", example)
+			key := "each.key"
+			if ty.IsListType() {
+				key = "count.index"
+			}
+			return fail("The block has several instances. Name one by its key, as in %s[%s].", example, key)
 		}
 	}
 	return fail("A reference to %s block is needed, such as %s, not %s.", article(kind), example, ty.FriendlyName())
@@ -467,8 +475,10 @@ func (d *decoder) dependsOn() []string {
 		}
 	}
 	add(d.needs)
-	for _, r := range d.n.computed {
-		add(r.addresses(d.in.each))
+	if d.phase != shared { // there is no key yet
+		for _, r := range d.n.computed {
+			add(r.addresses(d.in.each))
+		}
 	}
 	if len(missing) == 0 {
 		return d.n.needs

@@ -15,9 +15,8 @@ import (
 // loaded it reads the real one and keeps what it read in the Source; afterwards
 // it answers from the Source alone.
 type disk struct {
-	source   *Source
-	live     bool
-	problems []error // of live reads, other than files that do not exist
+	source *Source
+	live   bool
 }
 
 // maxRead bounds a file that a function reads, in bytes: it becomes part of
@@ -40,19 +39,28 @@ func (d *disk) read(path string) ([]byte, error) {
 	if content, kept := d.source.Reads[key]; kept {
 		return content, nil
 	}
+	if why, failed := d.source.unread[key]; failed {
+		return nil, errors.New(why)
+	}
 	if !d.live {
 		return nil, fmt.Errorf("no file %s was found when the configuration was loaded; check the name, which is relative to the configuration's directory, and that it does not depend on values known only after apply", key)
 	}
 	content, err := readBounded(full)
 	if err != nil {
-		err = fmt.Errorf("file %s cannot be read: %s", full, reason(err))
-		if _, statErr := os.Stat(full); !errors.Is(statErr, fs.ErrNotExist) {
-			d.problems = append(d.problems, err)
-		}
-		return nil, err
+		return nil, d.failed(key, fmt.Errorf("file %s cannot be read: %s", key, reason(err)))
 	}
 	d.source.Reads[key] = content
 	return content, nil
+}
+
+// failed keeps the reason of a failed look at the disk for the evaluations that
+// follow.
+func (d *disk) failed(key string, err error) error {
+	if d.source.unread == nil {
+		d.source.unread = map[string]string{}
+	}
+	d.source.unread[key] = err.Error()
+	return err
 }
 
 func readBounded(path string) ([]byte, error) {
@@ -99,6 +107,9 @@ func (d *disk) glob(path, pattern string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	if why, failed := d.source.unread[call]; failed {
+		return nil, errors.New(why)
+	}
 	if !d.live {
 		return nil, fmt.Errorf("%s was not looked up when the configuration was loaded; its arguments must not depend on values known only after apply", call)
 	}
@@ -117,9 +128,7 @@ func (d *disk) glob(path, pattern string) ([]string, error) {
 		return nil
 	})
 	if err != nil {
-		err = fmt.Errorf("directory %s cannot be listed: %s", full, reason(err))
-		d.problems = append(d.problems, err)
-		return nil, err
+		return nil, d.failed(call, fmt.Errorf("directory %s cannot be listed: %s", key, reason(err)))
 	}
 	slices.Sort(found)
 	d.source.Globs[call] = found

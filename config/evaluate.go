@@ -244,11 +244,48 @@ func (ev *evaluation) value(n *node, attr *hclsyntax.Attribute, scope *hcl.EvalC
 		return x.value, !x.failed
 	}
 	v, diags := attr.Expr.Value(scope)
-	ev.addAll(address, diags)
+	for _, diag := range diags {
+		ev.add(address, x.explain(diag))
+	}
 	if !x.perInstance {
 		x.done, x.value, x.failed = true, v, diags.HasErrors()
 	}
 	return v, !diags.HasErrors()
+}
+
+// explain says which keys there are when one does not exist.
+func (x *expression) explain(d *hcl.Diagnostic) *hcl.Diagnostic {
+	if d.Summary != "Invalid index" || d.Subject == nil {
+		return d
+	}
+	for _, r := range x.refs {
+		if r.key == nil || r.target.byKey == nil || !r.rng.Overlaps(*d.Subject) {
+			continue
+		}
+		if _, found := r.target.byKey[r.key]; found {
+			continue
+		}
+		hint := "It has no instances."
+		if text, ok := r.key.(string); ok && len(r.target.instances) > 0 {
+			var keys []string
+			for _, in := range r.target.instances {
+				keys = append(keys, fmt.Sprint(in.key))
+			}
+			shown := quoteAll(keys[:min(len(keys), 5)])
+			hint = "Its keys are " + strings.Join(shown, ", ")
+			if len(keys) > 5 {
+				hint += fmt.Sprintf(" and %d more", len(keys)-5)
+			}
+			hint += ended(didYouMean(text, keys))
+		} else if len(r.target.instances) > 0 {
+			hint = fmt.Sprintf("Its keys go from 0 to %d.", len(r.target.instances)-1)
+		}
+		explained := *d
+		explained.Summary = "No such instance"
+		explained.Detail = fmt.Sprintf("%s does not exist. %s", Address{r.target.kind, r.target.name, r.key}, hint)
+		return &explained
+	}
+	return d
 }
 
 // resource expands a block to its instances and decodes each.

@@ -91,7 +91,7 @@ var asSize = kind[int64]{cty.String, func(v cty.Value) (int64, error) { return P
 var asCPU = kind[float64]{cty.Number, func(v cty.Value) (float64, error) {
 	f, _ := v.AsBigFloat().Float64()
 	if f != 0 && f < 0.01 || f > 4096 {
-		return 0, fmt.Errorf("cpu is a number of cores from 0.01 to 4096, or 0 for no limit, not %s", v.AsBigFloat().Text('g', 10))
+		return 0, fmt.Errorf("a number of cores from 0.01 to 4096 is needed, or 0 for no limit, not %s", v.AsBigFloat().Text('g', 10))
 	}
 	return f, nil
 }}
@@ -229,34 +229,30 @@ var asListenAddress = asParsed(func(s string) (string, error) {
 
 // asCIDR is a network's address range, canonical.
 var asCIDR = asParsed(func(s string) (string, error) {
-	p, err := parseRange(s)
-	if err != nil {
-		return "", err
-	}
-	if p.Bits() < 16 || p.Bits() > 29 {
-		return "", fmt.Errorf("%s is a range of the wrong size: use /16 to /29, such as %s/24", p, p.Addr())
-	}
-	return p.String(), nil
+	p, err := parseRange(s, 16, 29)
+	return p.String(), err
 })
 
-// parseRange reads an IPv4 range whose address is its first.
-func parseRange(s string) (netip.Prefix, error) {
+// parseRange reads an IPv4 range of /low to /high whose address is its first.
+func parseRange(s string, low, high int) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(s)
 	switch {
 	case err != nil:
 		return p, fmt.Errorf("%q is not an address range; write one such as 10.88.0.0/24", s)
 	case !p.Addr().Is4():
 		return p, fmt.Errorf("%q is not supported yet: networks have IPv4 ranges only", s)
+	case p.Bits() < low || p.Bits() > high:
+		return p, fmt.Errorf("%q is a range of the wrong size: use /%d to /%d, such as %s", s, low, high, netip.PrefixFrom(p.Addr(), 24).Masked())
 	case p.Masked() != p:
 		return p, fmt.Errorf("%q is not the first address of its range. Did you mean %q?", s, p.Masked())
-	case !usable(p):
+	case !assignable(p):
 		return p, fmt.Errorf("%s cannot be used for sandboxes: it is reserved for loopback, link-local or multicast addresses; use a part of 10.0.0.0/8, 172.16.0.0/12 or 192.168.0.0/16", p)
 	}
 	return p, nil
 }
 
-// usable reports whether hosts can have addresses of the range.
-func usable(p netip.Prefix) bool {
+// assignable reports whether hosts can have addresses of the range.
+func assignable(p netip.Prefix) bool {
 	for _, reserved := range []string{"0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3"} {
 		if netip.MustParsePrefix(reserved).Overlaps(p) {
 			return false

@@ -69,10 +69,7 @@ func Load(dir string, in Inputs) (*Source, Diagnostics) {
 	if k.failed() {
 		return nil, k.sorted()
 	}
-	s.capture(k)
-	if k.failed() {
-		return nil, k.sorted()
-	}
+	s.capture()
 	return s, k.sorted()
 }
 
@@ -173,8 +170,9 @@ func (s *Source) loadValuesFile(k *sink, path, name, origin string) {
 }
 
 // capture evaluates once with the disk at hand, if any function in the files
-// reads it, and keeps what is read. Errors of meaning are left to Evaluate.
-func (s *Source) capture(k *sink) {
+// reads it, and keeps what is read. Errors, those of reading included, are left
+// to Evaluate, which knows the place in the files.
+func (s *Source) capture() {
 	reads := false
 	for _, f := range s.parsed {
 		_ = hclsyntax.VisitAll(f.body, func(part hclsyntax.Node) hcl.Diagnostics {
@@ -187,11 +185,7 @@ func (s *Source) capture(k *sink) {
 	if !reads {
 		return
 	}
-	d := &disk{source: s, live: true}
-	newEvaluation(s, DefaultSettings(), nil, d).run()
-	for _, err := range d.problems {
-		k.fail("", nil, "Cannot read a file of the configuration", "%s.", capital(err.Error()))
-	}
+	newEvaluation(s, DefaultSettings(), nil, &disk{source: s, live: true}).run()
 }
 
 // Digest is a SHA-256 in hex over everything the evaluation depends on: the

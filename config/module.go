@@ -79,8 +79,11 @@ func (n *node) address() string { return n.kind + "." + n.name }
 
 // title is how a text speaks of the node.
 func (n *node) title() string {
-	if n.kind == "local" {
-		return "local." + n.name
+	switch n.kind {
+	case "local":
+		return "local value " + quote(n.name)
+	case "var":
+		return "variable " + quote(n.name)
 	}
 	return n.kind + " " + quote(n.name)
 }

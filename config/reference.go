@@ -21,11 +21,11 @@ type reference struct {
 
 // refused are functions that a repeatable plan cannot have, with the reason.
 var refused = map[string]string{
-	"timestamp":     "it reads the clock",
-	"plantimestamp": "it reads the clock",
-	"uuid":          "it is random",
-	"bcrypt":        "its salt is random",
-	"pathexpand":    "it depends on who runs the plan",
+	"timestamp":     "it reads the clock. For a deadline relative to the sandbox's start use lifetime { ttl = \"8h\" }, for an instant a variable",
+	"plantimestamp": "it reads the clock. For a deadline relative to the sandbox's start use lifetime { ttl = \"8h\" }, for an instant a variable",
+	"uuid":          "it is random. Take the value from a variable; a limit to a sandbox's life is lifetime { ttl = \"8h\" }",
+	"bcrypt":        "its salt is random. Take the hash from a variable",
+	"pathexpand":    "it depends on who runs the plan. Write the path out, or take it from a variable",
 }
 
 // resolve finds what every expression of every node refers to, and reports
@@ -116,7 +116,7 @@ func (m *module) resolveAttr(k *sink, n *node, attr *hclsyntax.Attribute) {
 func (m *module) checkCall(k *sink, n *node, call *hclsyntax.FunctionCallExpr) bool {
 	if reason, no := refused[call.Name]; no {
 		k.fail(n.blame(), call.NameRange.Ptr(), "Function "+call.Name+"() is refused",
-			"A plan must be repeatable, and %s() is not: %s. For a deadline relative to the sandbox's start use lifetime { ttl = \"8h\" }; for other values use a variable.", call.Name, reason)
+			"A plan must be repeatable, and %s() is not: %s.", call.Name, reason)
 		return true
 	}
 	if !functionNames[call.Name] {

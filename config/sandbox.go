@@ -52,7 +52,7 @@ func (ev *evaluation) sandboxes(n *node) {
 	var base Sandbox
 	var first *decoder
 	if split {
-		first = ev.decoder(n, &n.instances[0])
+		first = ev.decoder(n, &instance{address: n.address(), each: n.scope})
 		first.phase = shared
 		base = defaultSandbox()
 		first.sandbox(&base)
@@ -102,7 +102,7 @@ func (d *decoder) sandbox(spec *Sandbox) {
 		}
 	}
 	d.rules(l, body, spec)
-	if address, ok := d.refer(l, body, "image", "image", "image"); ok {
+	if address, ok := d.refer(l, body, "image", "image", "image", true); ok {
 		spec.Image = address
 	}
 	d.command(l, body, spec)
@@ -113,7 +113,7 @@ func (d *decoder) sandbox(spec *Sandbox) {
 	set(d, l, body, "hostname", "hostname", asHostname, &spec.Hostname)
 	set(d, l, body, "operating_mode", "operating_mode", asMode3, &spec.OperatingMode)
 	if b := blockOf(body, "network"); b != nil {
-		if address, ok := d.refer(l, b.Body, "name", "network.name", "network"); ok {
+		if address, ok := d.refer(l, b.Body, "name", "network.name", "network", true); ok {
 			spec.Network = &Attachment{Name: address}
 		}
 	}
@@ -404,7 +404,7 @@ func (d *decoder) claim(l layer, b *hclsyntax.Block, spec *Sandbox) {
 
 func (d *decoder) mount(l layer, b *hclsyntax.Block, i int, m *Mount) {
 	path := at("mount", i)
-	if address, ok := d.refer(l, b.Body, "volume", path+".volume", "volume"); ok {
+	if address, ok := d.refer(l, b.Body, "volume", path+".volume", "volume", false); ok {
 		m.Volume = address
 	}
 	if set(d, l, b.Body, "host", path+".host", asText(absolute), &m.Host) == present && !allowed(m.Host, d.ev.settings.AllowHostPaths) {
@@ -476,7 +476,7 @@ func (d *decoder) guard(spec *Sandbox) {
 			if at := d.sources()[rule.path]; at.File != "" {
 				from = fmt.Sprintf(" (%s line %d)", at.File, at.Line)
 			}
-			d.ev.fail(d.in.address, &rng, "Contradicting rules", "prevent_destroy and %s = \"delete\"%s exclude each other. Use %q, or drop prevent_destroy.", rule.path, from, rule.instead)
+			d.ev.fail(d.n.address(), &rng, "Contradicting rules", "prevent_destroy and %s = \"delete\"%s exclude each other. Use %q, or drop prevent_destroy.", rule.path, from, rule.instead)
 		}
 	}
 }

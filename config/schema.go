@@ -255,8 +255,8 @@ func (k *sink) check(address string, body *hclsyntax.Body, s *schema, what strin
 				"%s has no argument %q%s", capital(what), name, ended(didYouMean(name, s.names())))
 		}
 	}
-	for name, rule := range s.attrs {
-		if _, present := body.Attributes[name]; rule.required && !present {
+	for _, name := range slices.Sorted(maps.Keys(s.attrs)) {
+		if _, present := body.Attributes[name]; s.attrs[name].required && !present {
 			k.fail(address, body.MissingItemRange().Ptr(), "Missing argument",
 				"%s needs the argument %q.", capital(what), name)
 		}

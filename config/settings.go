@@ -65,7 +65,7 @@ func LoadSettings(file string) (Settings, Diagnostics) {
 	if body == nil {
 		return s, k.sorted()
 	}
-	k.check("", body, settingsSchema, "the host settings")
+	k.check("", body, settingsSchema, "the file of host settings")
 	r := settingsReader{k, body}
 	r.read(&s)
 
@@ -184,12 +184,9 @@ func checkPools(list []string) error {
 	}
 	var seen []netip.Prefix
 	for _, text := range list {
-		p, err := parseRange(text)
+		p, err := parseRange(text, 8, 24)
 		if err != nil {
 			return err
-		}
-		if p.Bits() < 8 || p.Bits() > 24 {
-			return fmt.Errorf("%s is a pool of the wrong size: use /8 to /24, as each network takes a /24 of it", p)
 		}
 		for _, other := range seen {
 			if other.Overlaps(p) {

@@ -15,7 +15,7 @@ import (
 // block with for_each repeats it for each instance, is kept once with a count.
 type sink struct {
 	found []*finding
-	index map[findingKey]*finding
+	index map[findingKey][]*finding
 	texts map[string]text
 }
 
@@ -28,7 +28,8 @@ type text struct {
 
 type finding struct {
 	Diagnostic
-	others int // further instances with the same finding
+	others int    // further instances with the same finding
+	last   string // the last of them
 }
 
 type findingKey struct {
@@ -37,7 +38,7 @@ type findingKey struct {
 }
 
 func newSink() *sink {
-	return &sink{index: map[findingKey]*finding{}, texts: map[string]text{}}
+	return &sink{index: map[findingKey][]*finding{}, texts: map[string]text{}}
 }
 
 // source makes a file's text known for snippets.
@@ -64,19 +65,33 @@ func (k *sink) addAll(address string, diags hcl.Diagnostics) {
 func (k *sink) add(address string, d *hcl.Diagnostic) {
 	if d.Subject != nil {
 		key := findingKey{*d.Subject, d.Summary}
-		if first, seen := k.index[key]; seen {
-			if first.Address != "" && first.Address != address {
-				first.others++
+		for _, f := range k.index[key] {
+			if f.Address != address {
+				// Another instance: count it with the first's finding.
+				if f.last != address {
+					f.last = address
+					f.others++
+				}
+				return
 			}
-			return
+			if f.Detail == d.Detail {
+				return
+			}
 		}
-		k.index[key] = k.append(address, d)
+		k.index[key] = append(k.index[key], k.append(address, d))
 		return
 	}
 	k.append(address, d)
 }
 
-func (k *sink) append(address string, d *hcl.Diagnostic) *finding {
+func (k *sink) append(address string, given *hcl.Diagnostic) *finding {
+	copied := *given
+	d := &copied
+	for _, double := range []string{"?.", ".."} { // HCL ends sentences that have an end
+		if strings.HasSuffix(d.Detail, double) && !strings.HasSuffix(d.Detail, "...") {
+			d.Detail = strings.TrimSuffix(d.Detail, ".")
+		}
+	}
 	f := &finding{Diagnostic: Diagnostic{Severity: "error", Summary: d.Summary, Detail: d.Detail, Address: address}}
 	if d.Severity == hcl.DiagWarning {
 		f.Severity = "warning"
@@ -109,7 +124,7 @@ func (k *sink) sorted() Diagnostics {
 	out := make(Diagnostics, 0, len(k.found))
 	for _, f := range k.found {
 		d := f.Diagnostic
-		if f.others > 0 {
+		if f.others > 0 && d.Address != "" {
 			d.Detail += fmt.Sprintf("\n\nThis was found for %s; %d more of its block have the same.", d.Address, f.others)
 		}
 		out = append(out, d)

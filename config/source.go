@@ -21,6 +21,8 @@ type Source struct {
 	// parsed is Files' syntax trees, kept by Load so that evaluating again is
 	// cheap; a Source that came from JSON has none and parses each time.
 	parsed []parsedFile
+	// unread tells why something could not be read, by its key in Reads or Globs.
+	unread map[string]string
 }
 
 // Value is one input variable's value before its type is applied.
