@@ -91,7 +91,7 @@ func runcLoop(ctx context.Context, dir string, n int) (time.Duration, error) {
 	root := filepath.Join(dir, "runc")
 	begun := time.Now()
 	for i := range n {
-		if _, _, err := command(ctx, bundle, nil, "runc", "--root", root, "run", "-d", fmt.Sprintf("loop%d", i)); err != nil {
+		if _, err := runcRun(ctx, bundle, root, fmt.Sprintf("loop%d", i)); err != nil {
 			return 0, err
 		}
 	}
