@@ -22,7 +22,7 @@ func create(ctx context.Context, lock lockWait) error {
 	if err != nil {
 		return fmt.Errorf("cannot open state dir %s: %w", lock.dir, bare(err))
 	}
-	defer d.Close()
+	defer release(d)
 	if err := lock.acquireDir(ctx, d); err != nil {
 		return err
 	}

@@ -57,7 +57,7 @@ func changeHolders(dir string, change func([]entry) []entry) error {
 	if err != nil {
 		return err
 	}
-	defer d.Close()
+	defer release(d)
 	lock := lockWait{path: filepath.Join(dir, holderName), dir: dir, started: time.Now()}
 	if err := lock.acquireDir(context.Background(), d); err != nil {
 		return err

@@ -58,8 +58,7 @@ func (l lockWait) locked() *LockedError {
 	return &LockedError{Path: l.path, Holder: h, Gone: gone, Waited: time.Since(l.started)}
 }
 
-// tryFlock locks without waiting. The lock goes with f's last descriptor, which
-// Go opens close-on-exec: no child process can keep it.
+// tryFlock locks without waiting.
 func tryFlock(f *os.File, how int) error {
 	for {
 		err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
@@ -67,6 +66,16 @@ func tryFlock(f *os.File, how int) error {
 			return err
 		}
 	}
+}
+
+// unlock lets the lock go at once. Closing f alone does not when this process is
+// starting a child just then: between fork and exec the child has f too.
+func unlock(f *os.File) { _ = unix.Flock(int(f.Fd()), unix.LOCK_UN) }
+
+// release unlocks and closes f, which may be closed already.
+func release(f *os.File) {
+	unlock(f)
+	f.Close()
 }
 
 // Error names the holder, how long it has had the file by now, and what to do.

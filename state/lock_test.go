@@ -206,3 +206,26 @@ func TestWaiterFollowsThePath(t *testing.T) {
 		t.Error("the file that was moved away is still in use")
 	}
 }
+
+// A child that is being forked has a copy of every descriptor until it execs.
+func TestCloseUnlocksAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	open(t, dir).Close()
+	for _, readOnly := range []bool{false, true} {
+		s, err := Open(context.Background(), Options{Dir: dir, ReadOnly: readOnly})
+		if err != nil {
+			t.Fatal(err)
+		}
+		copied, err := unix.Dup(int(s.(*store).file.Fd()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Close()
+		next, err := Open(context.Background(), Options{Dir: dir})
+		if err != nil {
+			t.Fatalf("after closing (reading only: %v): %v", readOnly, err)
+		}
+		next.Close()
+		unix.Close(copied)
+	}
+}

@@ -42,7 +42,7 @@ func Open(ctx context.Context, o Options) (Store, error) {
 	s, err := openBolt(f, path, o)
 	if err != nil {
 		holder.withdraw()
-		f.Close() // lets the lock go
+		release(f)
 		return nil, err
 	}
 	s.holder = holder
@@ -78,13 +78,13 @@ func openLocked(ctx context.Context, lock lockWait, readOnly bool) (*os.File, er
 		}
 		same, err := lockFile(ctx, lock, f, how)
 		if err != nil {
-			f.Close()
+			release(f)
 			return nil, err
 		}
 		if same {
 			return f, nil
 		}
-		f.Close()
+		release(f)
 	}
 }
 
@@ -122,13 +122,13 @@ func openBolt(f *os.File, path string, o Options) (*store, error) {
 	}
 	s := &store{path: path, file: f, db: db, readOnly: o.ReadOnly}
 	if err := s.identify(); err != nil {
-		db.Close()
+		s.closeBolt()
 		return nil, err
 	}
 	if !o.ReadOnly {
 		// The documents may hold secrets; a copy put here may be open to all.
 		if err := f.Chmod(0o600); err != nil {
-			db.Close()
+			s.closeBolt()
 			return nil, fmt.Errorf("cannot make state %s private: %w", path, bare(err))
 		}
 		s.startWriter()

@@ -64,12 +64,21 @@ func (s *store) Close() error {
 	defer s.views.Unlock()
 	s.holder.withdraw() // while we have the lock: the next holder must not find us
 	if s.stuck {
-		return s.file.Close()
+		release(s.file)
+		return nil
 	}
-	if err := s.db.Close(); err != nil {
+	if err := s.closeBolt(); err != nil {
 		return fmt.Errorf("cannot close state %s: %w", s.path, err)
 	}
 	return nil
+}
+
+// closeBolt closes bbolt and the file. bbolt unlocks what it can write itself.
+func (s *store) closeBolt() error {
+	if s.readOnly {
+		unlock(s.file)
+	}
+	return s.db.Close()
 }
 
 // breakDown makes the store answer with ErrOutcome from now on.

@@ -14,8 +14,10 @@ import (
 // bound or, worst, hand out a page that is in use. So the tree is walked here,
 // by plain reads, before bbolt sees the file. The layout is bbolt's format 2
 // (go.etcd.io/bbolt/internal/common: meta.go, page.go, bucket.go), in the
-// machine's byte order. The rules are those of its own Check; pages that are
-// neither used nor free are let pass, for they do no harm.
+// machine's byte order. The rules are those of its own Check, and one more, that
+// elements lie as bbolt writes them, without a gap: a count that became smaller
+// would otherwise hide documents. Pages that are neither used nor free are let
+// pass, for they do no harm.
 
 // errIO marks a file that could not be read, which says nothing about its bytes.
 var errIO = errors.New("reading failed")
@@ -231,12 +233,13 @@ func (w *walk) branch(page, least, bound []byte, depth int) (last []byte, err er
 	if n == 0 {
 		return nil, errors.New("a branch without children")
 	}
+	end := int64(pageHeader + n*elementSize)
 	key := func(i int) ([]byte, error) {
 		at := pageHeader + i*elementSize
 		if at+elementSize > len(page) {
 			return nil, fmt.Errorf("element %d is out of the page", i)
 		}
-		return cut(page, n, at, native.Uint32(page[at:]), native.Uint32(page[at+4:]))
+		return cut(page, &end, at, native.Uint32(page[at:]), native.Uint32(page[at+4:]))
 	}
 	this, err := key(0)
 	if err != nil {
@@ -265,6 +268,10 @@ func (w *walk) branch(page, least, bound []byte, depth int) (last []byte, err er
 // leaf checks a leaf page, or the one inside an inline bucket.
 func (w *walk) leaf(page, least, bound []byte, depth int) (last []byte, err error) {
 	n := int(native.Uint16(page[10:]))
+	if rest := page[pageHeader:]; n == 0 && !bytes.Equal(rest, make([]byte, len(rest))) {
+		return nil, errors.New("no elements, but bytes of some")
+	}
+	end := int64(pageHeader + n*elementSize)
 	prev := least
 	for i := range n {
 		at := pageHeader + i*elementSize
@@ -273,7 +280,7 @@ func (w *walk) leaf(page, least, bound []byte, depth int) (last []byte, err erro
 		}
 		flags, pos := native.Uint32(page[at:]), native.Uint32(page[at+4:])
 		ksize, vsize := native.Uint32(page[at+8:]), native.Uint32(page[at+12:])
-		whole, err := cut(page, n, at, pos, ksize, vsize)
+		whole, err := cut(page, &end, at, pos, ksize, vsize)
 		if err != nil {
 			return nil, fmt.Errorf("element %d: %w", i, err)
 		}
@@ -311,17 +318,19 @@ func (w *walk) bucket(value []byte, depth int) error {
 	return err
 }
 
-// cut returns the bytes that an element at the offset at points to: pos bytes
-// behind itself, as many as the sizes say, and behind all n elements.
-func cut(page []byte, n, at int, pos uint32, sizes ...uint32) ([]byte, error) {
+// cut returns the bytes that the element at the offset at points to: pos bytes
+// behind itself, as many as the sizes say. They must begin at end, which it moves
+// behind them.
+func cut(page []byte, end *int64, at int, pos uint32, sizes ...uint32) ([]byte, error) {
 	from := int64(at) + int64(pos)
 	to := from
 	for _, s := range sizes {
 		to += int64(s)
 	}
-	if from < int64(pageHeader+n*elementSize) || to > int64(len(page)) {
-		return nil, errors.New("its bytes are out of the page")
+	if from != *end || to > int64(len(page)) {
+		return nil, errors.New("its bytes are not where they should be")
 	}
+	*end = to
 	return page[from:to], nil
 }
 
