@@ -134,7 +134,7 @@ func (n *Net) attach(ctx context.Context, id, netnsPath string, a runtime.Attach
 		if _, ours := n.instanceOf(near); !ours {
 			return fmt.Errorf("interface %s %w; remove or rename it", p.port, runtime.ErrForeign)
 		}
-		if near, exists, err = n.keepOrClear(near, netnsPath); err != nil {
+		if near, exists, err = n.keepOrClear(ctx, near, netnsPath); err != nil {
 			return err
 		}
 	}
@@ -214,19 +214,34 @@ func (n *Net) connect(r *route, p place, ns *os.File) error {
 	return nil
 }
 
-// keepOrClear keeps a link of ours that leads into the namespace, and removes one
+// keepOrClear keeps a link of ours that leads into the namespace, and sees one gone
 // that leads elsewhere: it is left from an earlier namespace of the instance.
-func (n *Net) keepOrClear(near link, netnsPath string) (link, bool, error) {
+func (n *Net) keepOrClear(ctx context.Context, near link, netnsPath string) (link, bool, error) {
 	far, found, err := look(netnsPath)
 	if err != nil {
 		return link{}, false, err
 	}
 	if found && far.peer == near.index && near.peer == far.index && near.remote {
+		n.leaving.remove(near.name)
 		return near, true, nil
 	}
-	if err := n.route.deleteLink(near.index); err != nil {
-		return link{}, false, fmt.Errorf("cannot remove %s, left from an earlier namespace: %w", near.name, err)
+	doomed, err := n.route.doomed(near)
+	if err != nil {
+		return link{}, false, err
 	}
+	if !doomed {
+		if err := n.route.deleteLink(near.index); err != nil {
+			return link{}, false, fmt.Errorf("cannot remove %s, left from an earlier namespace: %w", near.name, err)
+		}
+	}
+	err = poll(ctx, teardownBound, func() (bool, error) {
+		_, found, err := n.route.link(near.name)
+		return !found, err
+	})
+	if err != nil {
+		return link{}, false, fmt.Errorf("%s, left from an earlier namespace, does not go: %w", near.name, err)
+	}
+	n.leaving.remove(near.name)
 	return link{}, false, nil
 }
 
@@ -287,7 +302,7 @@ type holdings struct {
 func (n *Net) belonging(id, port string) (holdings, error) {
 	var h holdings
 	s := n.rules.sets
-	senders, err := elements(s.senders)
+	senders, err := n.rules.nf.elements(s.senders)
 	if err != nil {
 		return h, err
 	}
@@ -296,7 +311,7 @@ func (n *Net) belonging(id, port string) (holdings, error) {
 			h.members = append(h.members, member{s.senders, e})
 		}
 	}
-	pubs, err := s.publications()
+	pubs, err := n.rules.nf.publications(s)
 	if err != nil {
 		return h, err
 	}
@@ -400,9 +415,10 @@ const (
 	lingerBound = 250 * time.Millisecond
 )
 
-// Detach removes the instance's rules and sees its link gone. Called when the
-// namespace is already released, it waits a few milliseconds for the kernel to
-// take the link with it; where the namespace lives on, it deletes the link. a and
+// Detach removes the instance's rules and its link. Call it when the namespace is
+// already released: then it does not wait for the kernel to tear it down, and the
+// link goes with it some milliseconds later (RemoveNetwork, Close and another Attach
+// wait for that). Where the namespace lives on, Detach deletes the link itself. a and
 // fs may be nil, if they are not known: rules are found by the instance's id. An
 // instance that is not connected is no error.
 func (n *Net) Detach(ctx context.Context, instanceID string, a *runtime.Attachment, fs []runtime.Forward) error {
@@ -436,14 +452,14 @@ func (n *Net) detach(ctx context.Context, id string, a *runtime.Attachment, fs [
 			return err
 		}
 	}
-	return n.awaitLinkGone(ctx, id, port)
+	return n.awaitLinkGone(ctx, port)
 }
 
-// awaitLinkGone returns when the instance's link is gone, deleting it when its
-// namespace lives on.
-func (n *Net) awaitLinkGone(ctx context.Context, id, port string) error {
+// awaitLinkGone returns when the instance's link is gone or certain to go, deleting
+// it when its namespace lives on.
+func (n *Net) awaitLinkGone(ctx context.Context, port string) error {
 	start := time.Now()
-	err := poll(ctx, teardownBound, func() (bool, error) {
+	return poll(ctx, teardownBound, func() (bool, error) {
 		l, found, err := n.route.link(port)
 		if err != nil || !found {
 			return true, err
@@ -451,15 +467,15 @@ func (n *Net) awaitLinkGone(ctx context.Context, id, port string) error {
 		if _, ours := n.instanceOf(l); !ours {
 			return true, nil // not ours to remove
 		}
-		if !l.remote || time.Since(start) < lingerBound {
+		if doomed, err := n.route.doomed(l); doomed || err != nil {
+			n.leaving.add(port)
+			return true, err
+		}
+		if time.Since(start) < lingerBound {
 			return false, nil
 		}
 		return false, n.route.deleteLink(l.index)
 	})
-	if errors.Is(err, errBound) {
-		return fmt.Errorf("interface %s is still there after %s: %w", port, teardownBound, runtime.ErrBusy)
-	}
-	return err
 }
 
 // unmakeLink deletes the link that a failing Attach made.
@@ -471,7 +487,7 @@ func (n *Net) unmakeLink(port string) {
 	}
 }
 
-var errBound = errors.New("it took too long")
+var errBound = fmt.Errorf("it took longer than it should: %w", runtime.ErrBusy)
 
 // poll calls ready every millisecond until it returns true or an error, or the
 // bound has passed (errBound), or ctx is done.

@@ -3,6 +3,7 @@ package network
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -166,7 +167,7 @@ func (n *Net) networkElements(bridge string) ([]member, error) {
 	var out []member
 	s := n.rules.sets
 	for _, set := range s.perNetwork() {
-		es, err := elements(set)
+		es, err := n.rules.nf.elements(set)
 		if err != nil {
 			return nil, err
 		}
@@ -256,14 +257,18 @@ func (n *Net) connected(ctx context.Context, bridge int) ([]string, error) {
 			}
 			if id, ours := n.instanceOf(l); ours {
 				users = append(users, "instance "+id)
-				leaving = leaving || !l.remote
+				doomed, err := n.route.doomed(l)
+				if err != nil {
+					return false, err
+				}
+				leaving = leaving || doomed
 			} else {
 				users = append(users, "interface "+l.name)
 			}
 		}
 		return !leaving, nil
 	})
-	if err == errBound {
+	if errors.Is(err, errBound) {
 		err = nil
 	}
 	return users, err

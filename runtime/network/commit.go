@@ -112,25 +112,23 @@ func (q *commits) alone(c change) error {
 
 // write sends a change in one transaction.
 func (r *rules) write(c change) error {
-	conn, err := newTransaction()
-	if err != nil {
-		return err
-	}
-	for _, s := range r.sets.all() {
-		if e := of(s, c.remove); len(e) > 0 {
-			if err := conn.SetDeleteElements(s, e); err != nil {
-				return err
+	return r.nf.transaction(func(conn *nftables.Conn) error {
+		for _, s := range r.sets.all() {
+			if e := of(s, c.remove); len(e) > 0 {
+				if err := conn.SetDeleteElements(s, e); err != nil {
+					return err
+				}
 			}
 		}
-	}
-	for _, s := range r.sets.all() {
-		if e := of(s, c.add); len(e) > 0 {
-			if err := conn.SetAddElements(s, e); err != nil {
-				return err
+		for _, s := range r.sets.all() {
+			if e := of(s, c.add); len(e) > 0 {
+				if err := conn.SetAddElements(s, e); err != nil {
+					return err
+				}
 			}
 		}
-	}
-	return conn.Flush()
+		return nil
+	})
 }
 
 // of returns the elements of ms that belong to s.

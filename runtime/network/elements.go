@@ -104,10 +104,10 @@ func (s sets) publication(p publication) member {
 }
 
 // publications reads the two port maps.
-func (s sets) publications() ([]publication, error) {
+func (nf *nfnetlink) publications(s sets) ([]publication, error) {
 	var out []publication
 	for _, set := range []*nftables.Set{s.ports, s.portsAny} {
-		es, err := elements(set)
+		es, err := nf.elements(set)
 		if err != nil {
 			return nil, err
 		}

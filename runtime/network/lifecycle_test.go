@@ -651,7 +651,7 @@ func TestManySandboxesAtOnce(t *testing.T) {
 	if err := ping(boxes[0], last.addr, patience); err != nil {
 		t.Error(err)
 	}
-	rules, _ := comments(h.rules.inet)
+	rules, _ := h.rules.nf.comments(h.rules.inet)
 	if n := len(slices.Concat(mapValues(rules)...)); n > 30 {
 		t.Errorf("%d rules for %d sandboxes", n, many)
 	}
@@ -722,7 +722,7 @@ func TestBatchSurvivesABadChange(t *testing.T) {
 			t.Errorf("change %d: %v", i, err)
 		}
 	}
-	es, err := elements(s.senders)
+	es, err := h.rules.nf.elements(s.senders)
 	if err != nil || len(es) != len(batch)-1 {
 		t.Errorf("%d elements, want %d (%v)", len(es), len(batch)-1, err)
 	}

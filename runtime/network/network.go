@@ -41,8 +41,11 @@ package network
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -60,7 +63,8 @@ type Net struct {
 	networks sync.Mutex  // one network is made or removed at a time
 	wrote    atomic.Bool // this Net has changed the host
 
-	grants grants // ports CheckPort has handed out
+	grants  grants     // ports CheckPort has handed out
+	leaving departures // links that Detach has left to the kernel
 }
 
 // Open prepares for the lineage with the given short id, six hex characters. It
@@ -76,16 +80,63 @@ func Open(shortID string) (*Net, error) {
 	return &Net{shortID: shortID, route: r, rules: newRules(shortID)}, nil
 }
 
-// Close releases the sockets. If this Net changed the host and no network of the
-// lineage is left, the nftables tables go too.
+// Close releases the sockets. If this Net changed the host, it first waits for links
+// whose namespace is being torn down, and when no network of the lineage is left,
+// the nftables tables go too.
 func (n *Net) Close() error {
 	defer n.route.close()
-	if !n.wrote.Load() {
-		return nil
+	var err error
+	if n.wrote.Load() {
+		n.networks.Lock()
+		defer n.networks.Unlock()
+		err = errors.Join(n.awaitDoomed(), n.dropUnusedTables())
 	}
-	n.networks.Lock()
-	defer n.networks.Unlock()
-	return n.dropUnusedTables()
+	return errors.Join(err, n.rules.nf.close())
+}
+
+// awaitDoomed returns when the links that Detach has left to the kernel are gone.
+func (n *Net) awaitDoomed() error {
+	err := poll(context.Background(), teardownBound, func() (bool, error) {
+		for _, name := range n.leaving.names() {
+			_, found, err := n.route.link(name)
+			if found || err != nil {
+				return false, err
+			}
+			n.leaving.remove(name)
+		}
+		return true, nil
+	})
+	if err != nil {
+		return fmt.Errorf("cannot see the last links of lineage %s go: %w", n.shortID, err)
+	}
+	return nil
+}
+
+// departures is the names of links that are about to go.
+type departures struct {
+	mu  sync.Mutex
+	set map[string]bool
+}
+
+func (d *departures) add(name string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.set == nil {
+		d.set = map[string]bool{}
+	}
+	d.set[name] = true
+}
+
+func (d *departures) remove(name string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.set, name)
+}
+
+func (d *departures) names() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Collect(maps.Keys(d.set))
 }
 
 // dropUnusedTables removes the tables when no link of the lineage is left. The

@@ -44,7 +44,7 @@ func (n *Net) observe() (Observed, error) {
 	s := n.rules.sets
 	held := map[*nftables.Set]map[string][]nftables.SetElement{} // by interface name
 	for _, set := range append(s.perNetwork(), s.senders) {
-		es, err := elements(set)
+		es, err := n.rules.nf.elements(set)
 		if err != nil {
 			return Observed{}, err
 		}
@@ -53,7 +53,7 @@ func (n *Net) observe() (Observed, error) {
 			held[set][keyName(e.Key)] = append(held[set][keyName(e.Key)], e)
 		}
 	}
-	pubs, err := s.publications()
+	pubs, err := n.rules.nf.publications(s)
 	if err != nil {
 		return Observed{}, err
 	}
@@ -89,6 +89,15 @@ func (n *Net) observe() (Observed, error) {
 		id, ours := n.instanceOf(l)
 		if !ours {
 			continue
+		}
+		if len(held[s.senders][l.name]) == 0 && len(published[id]) == 0 {
+			// Detached, or somebody flushed the rules.
+			if doomed, err := n.route.doomed(l); doomed || err != nil {
+				if err != nil {
+					return Observed{}, err
+				}
+				continue
+			}
 		}
 		facts, _ := marked(l, n.instanceMark(id))
 		network, ip, sum, known := parseInstanceFacts(facts)

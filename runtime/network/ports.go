@@ -67,7 +67,7 @@ func (n *Net) checkPort(ctx context.Context, addr netip.Addr, port uint16, proto
 	if !addr.Is4() {
 		return 0, fmt.Errorf("host address %q: only IPv4 addresses are supported", addr)
 	}
-	published, err := allPublications()
+	published, err := n.allPublications()
 	if err != nil {
 		return 0, err
 	}
@@ -101,14 +101,14 @@ func (n *Net) checkPort(ctx context.Context, addr netip.Addr, port uint16, proto
 }
 
 // allPublications reads the port maps of every lineage on the host.
-func allPublications() ([]publication, error) {
-	tables, err := lineageTables()
+func (n *Net) allPublications() ([]publication, error) {
+	tables, err := n.rules.nf.lineageTables()
 	if err != nil {
 		return nil, err
 	}
 	var out []publication
 	for _, t := range tables {
-		ps, err := newSets(t, t).publications()
+		ps, err := n.rules.nf.publications(newSets(t, t))
 		if err != nil {
 			return nil, err
 		}

@@ -28,7 +28,8 @@ type link struct {
 	master int
 	flags  uint32
 	peer   int  // IFLA_LINK: index of a veth's other end, in its own namespace
-	remote bool // the other end is in another namespace that is not being torn down
+	remote bool // the other end is in another namespace
+	nsid   int  // that namespace's number here; -1 when it is being torn down
 }
 
 func (l link) up() bool      { return l.flags&unix.IFF_UP != 0 }
@@ -127,6 +128,28 @@ func (r *route) link(name string) (l link, found bool, err error) {
 	return l, err == nil, err
 }
 
+// doomed tells that the namespace of the link's other end has lost its last user:
+// the kernel tears it down, and the link with it.
+func (r *route) doomed(l link) (bool, error) {
+	if !l.remote {
+		return false, nil
+	}
+	if l.nsid < 0 {
+		return true, nil
+	}
+	// The kernel finds a namespace by number only while somebody uses it. Its first
+	// link is as good as any to ask for.
+	_, err := r.request(unix.RTM_GETLINK, 0, ifinfo(loopbackIndex),
+		u32(unix.IFLA_EXT_MASK, rtextFilterSkipStats), u32(unix.IFLA_TARGET_NETNSID, uint32(l.nsid))).Execute(unix.NETLINK_ROUTE, 0)
+	if errors.Is(err, unix.EINVAL) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("cannot tell whether the namespace behind %s is alive: %w", l.name, err)
+	}
+	return false, nil
+}
+
 func parseLink(b []byte) (link, error) {
 	h := nl.DeserializeIfInfomsg(b)
 	attrs, err := nl.ParseRouteAttr(b[h.Len():])
@@ -147,7 +170,8 @@ func parseLink(b []byte) (link, error) {
 		case unix.IFLA_LINK:
 			l.peer = int(nl.NativeEndian().Uint32(a.Value))
 		case unix.IFLA_LINK_NETNSID:
-			l.remote = int32(nl.NativeEndian().Uint32(a.Value)) >= 0
+			l.remote = true
+			l.nsid = int(int32(nl.NativeEndian().Uint32(a.Value))) // NETNSA_NSID_NOT_ASSIGNED is -1
 		case unix.IFLA_LINKINFO:
 			info, err := nl.ParseRouteAttr(a.Value)
 			if err != nil {
