@@ -111,8 +111,19 @@ func (p pidfd) wait(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, func() { p.f.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
+	if err := p.f.SetReadDeadline(time.Time{}); err != nil {
+		return err
+	}
+	expired := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		p.f.SetReadDeadline(time.Unix(1, 0))
+		close(expired)
+	})
+	defer func() {
+		if !stop() {
+			<-expired // or it would cut off the next wait
+		}
+	}()
 	var perr error
 	err = conn.Read(func(fd uintptr) bool {
 		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
