@@ -62,7 +62,7 @@ type Commands struct {
 type Controls struct {
 	KillInit func(t *testing.T, in runtime.InstanceState)           // SIGKILL to PID 1
 	KillMain func(t *testing.T, in runtime.InstanceState, sig int)  // a signal to the command itself
-	Listen   func(t *testing.T) (addr netip.AddrPort, close func()) // a TCP socket of somebody else on 127.0.0.1
+	Listen   func(t *testing.T) (addr netip.AddrPort, close func()) // a TCP socket of somebody else on an address of 127.0.0.0/8
 
 	// Occupy gives the machine an interface with a range of its own, from 9 to
 	// 29 bits, outside what Run's networks may use: 10.100.0.0 to 10.249.255.255.

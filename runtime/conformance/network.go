@@ -8,8 +8,6 @@ import (
 	"pinfold/runtime"
 )
 
-var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
-
 var network = []test{
 	{"made and removed, each twice", func(w *world) {
 		n := w.network()
@@ -151,9 +149,9 @@ var network = []test{
 		in.Limits = runtime.Limits{Memory: 512 << 20, PIDs: 200}
 		p := w.up(in)
 		for _, port := range []uint16{80, 81} {
-			free, err := w.h.CheckPort(w.ctx, loopback, 0, "tcp")
+			free, err := w.h.CheckPort(w.ctx, w.loopback, 0, "tcp")
 			w.must(err)
-			in.Forwards = []runtime.Forward{{Name: "web", Protocol: "tcp", HostAddr: loopback, HostPort: free, ContainerPort: port}}
+			in.Forwards = []runtime.Forward{{Name: "web", Protocol: "tcp", HostAddr: w.loopback, HostPort: free, ContainerPort: port}}
 			in.Limits = runtime.Limits{CPU: 0.5, Memory: 256 << 20, PIDs: 100 + int64(port)}
 			for range 2 {
 				w.must(w.h.Update(w.ctx, in))

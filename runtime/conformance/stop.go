@@ -109,11 +109,11 @@ var stop = []test{
 	}},
 	{"network and port are free afterwards", func(w *world) {
 		n := w.network()
-		port, err := w.h.CheckPort(w.ctx, loopback, 0, "tcp")
+		port, err := w.h.CheckPort(w.ctx, w.loopback, 0, "tcp")
 		w.must(err)
 		one := w.instance(w.Commands.Forever)
 		attach(&one, n, 0)
-		one.Forwards = []runtime.Forward{{Name: "web", Protocol: "tcp", HostAddr: loopback, HostPort: port, ContainerPort: 80}}
+		one.Forwards = []runtime.Forward{{Name: "web", Protocol: "tcp", HostAddr: w.loopback, HostPort: port, ContainerPort: 80}}
 		w.up(one)
 		w.stop(one.ID)
 		two := w.instance(w.Commands.Forever)

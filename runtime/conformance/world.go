@@ -31,6 +31,8 @@ type world struct {
 	h     runtime.Host
 	image runtime.Image
 
+	loopback netip.Addr // an address of this machine that no other subtest uses
+
 	handles   []runtime.Host
 	instances []string
 	networks  []runtime.Network
@@ -40,6 +42,7 @@ type world struct {
 func newWorld(t *testing.T, s Subject) *world {
 	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	w := &world{T: t, Subject: s, ctx: ctx}
+	w.loopback = netip.AddrFrom4([4]byte{127, byte(1 + random(250)), byte(random(256)), byte(1 + random(250))})
 	t.Cleanup(func() {
 		defer cancel()
 		w.cleanUp()

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/opencontainers/cgroups"
@@ -28,6 +29,9 @@ type cgroupTree struct {
 	paths  map[string]string
 	v2     bool
 	swap   bool // v1: the kernel counts swap
+
+	own     string      // cgroup.procs of the cgroup this process is in, "" if unknown
+	warming atomic.Bool // a warm is under way
 }
 
 // cgroups finds the hierarchies, once. runtime.ErrUnsupported without them.
@@ -60,8 +64,33 @@ func (h *Host) cgroups() (*cgroupTree, error) {
 		_, err := os.Stat(filepath.Join(filepath.Dir(t.paths["memory"]), "memory.memsw.limit_in_bytes"))
 		t.swap = err == nil
 	}
+	if mine, err := cgroups.ParseCgroupFile("/proc/self/cgroup"); err == nil {
+		controller := "freezer"
+		if t.v2 {
+			controller = ""
+		}
+		if at, ok := mine[controller]; ok {
+			t.own = filepath.Join(strings.TrimSuffix(t.paths[controller], t.parent), at, "cgroup.procs")
+		}
+	}
 	h.tree = t
 	return t, nil
+}
+
+// warm makes the next move of a process into a cgroup cheap. The first such move
+// after a pause waits for a grace period of the kernel's read-copy-update, some
+// milliseconds in which nothing else of a start goes on; further moves soon after
+// do not. So we move ourselves to where we are already, while the caller does
+// other work.
+func (t *cgroupTree) warm() {
+	if t.own == "" || !t.warming.CompareAndSwap(false, true) {
+		return
+	}
+	go func() {
+		defer t.warming.Store(false)
+		// Whether the move itself is allowed makes no difference.
+		_ = os.WriteFile(t.own, []byte(strconv.Itoa(os.Getpid())), 0)
+	}()
 }
 
 // cgroupMode is what runtime.Info calls Cgroups.

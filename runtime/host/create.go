@@ -59,6 +59,7 @@ func (h *Host) Create(ctx context.Context, in runtime.Instance) (p runtime.Proce
 	if err != nil {
 		return p, err
 	}
+	tree.warm()
 	if known || tree.exists(in.ID) {
 		// What an earlier life, or a Create that was cut off, has left.
 		if err := h.takeDown(ctx, in.ID, runtime.Process{}); err != nil {

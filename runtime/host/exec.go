@@ -35,6 +35,11 @@ func (h *Host) Exec(ctx context.Context, id string, e runtime.Exec) (runtime.Exe
 	if err := h.ready(); err != nil {
 		return nil, err
 	}
+	tree, err := h.cgroups()
+	if err != nil {
+		return nil, err
+	}
+	tree.warm()
 	filter, err := h.filter(rec.Instance)
 	if err != nil {
 		return nil, err
@@ -42,7 +47,7 @@ func (h *Host) Exec(ctx context.Context, id string, e runtime.Exec) (runtime.Exe
 	g := h.gate(id)
 	g.Lock()
 	defer g.Unlock()
-	p, err := h.execTarget(id)
+	p, err := h.execTarget(id, tree)
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +122,7 @@ func (h *Host) Exec(ctx context.Context, id string, e runtime.Exec) (runtime.Exe
 }
 
 // execTarget returns PID 1 of an instance that can be entered.
-func (h *Host) execTarget(id string) (runtime.Process, error) {
+func (h *Host) execTarget(id string, tree *cgroupTree) (runtime.Process, error) {
 	r, err := h.loadProcess(id)
 	if err != nil {
 		return r.Process, err
@@ -132,10 +137,6 @@ func (h *Host) execTarget(id string) (runtime.Process, error) {
 	}
 	if !ok || !out.started {
 		return r.Process, fmt.Errorf("exec in instance %s: %w", id, runtime.ErrNotRunning)
-	}
-	tree, err := h.cgroups()
-	if err != nil {
-		return r.Process, err
 	}
 	frozen, err := tree.frozen(id)
 	if err != nil {
