@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 )
 
@@ -125,10 +126,11 @@ func startTime(pid int) (ticks uint64, ok bool) {
 	return ticks, err == nil
 }
 
-func bootID() string {
+// bootID is the kernel's name for this boot: start times count from it.
+var bootID = sync.OnceValue(func() string {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return ""
 	}
 	return string(bytes.TrimSpace(id))
-}
+})
