@@ -151,8 +151,8 @@ func (n *Net) attach(ctx context.Context, id, netnsPath string, a runtime.Attach
 	if err := n.install(p, exists); err != nil {
 		return err
 	}
-	n.wiring <- struct{}{}
-	defer func() { <-n.wiring }()
+	n.wiring.Lock()
+	defer n.wiring.Unlock()
 	err = within(netnsPath, func(ns *os.File) error {
 		r, err := openRoute()
 		if err != nil {

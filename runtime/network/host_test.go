@@ -287,6 +287,29 @@ func nft(t testing.TB, args ...string) string {
 	return string(out)
 }
 
+// eachBridgeNetfilter runs a test with bridged packets passing the inet hooks, as
+// Docker and Kubernetes set it, and without.
+func eachBridgeNetfilter(t *testing.T, test func(t *testing.T)) {
+	const knob = "bridge/bridge-nf-call-iptables"
+	before, err := os.ReadFile("/proc/sys/net/" + knob)
+	if errors.Is(err, os.ErrNotExist) { // no br_netfilter
+		test(t)
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { setSysctl(knob, strings.TrimSpace(string(before))) })
+	for _, value := range []string{"0", "1"} {
+		t.Run("bridge-nf-call-iptables="+value, func(t *testing.T) {
+			if err := setSysctl(knob, value); err != nil {
+				t.Fatal(err)
+			}
+			test(t)
+		})
+	}
+}
+
 // on runs fn in b, or on the host when b is nil.
 func on(b *box, fn func() error) error {
 	if b == nil {

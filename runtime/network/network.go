@@ -60,17 +60,15 @@ type Net struct {
 	route   *route
 	rules   *rules
 
-	wiring   chan struct{} // holds one token per Attach that makes links; see maxWiring
-	networks sync.Mutex    // one network is made or removed at a time
-	wrote    atomic.Bool   // this Net has changed the host
+	networks sync.Mutex // one network is made or removed at a time
+	// One Attach makes links at a time. The kernel makes one change at a time anyway,
+	// and more callers only burn processor time waiting for its lock.
+	wiring sync.Mutex
+	wrote  atomic.Bool // this Net has changed the host
 
 	grants  grants     // ports CheckPort has handed out
 	leaving departures // links that Detach has left to the kernel
 }
-
-// maxWiring is how many calls of Attach make links at the same time. The kernel makes
-// one change at a time anyway, and more callers only burn time waiting for its lock.
-const maxWiring = 1
 
 // Open prepares for the lineage with the given short id, six hex characters. It
 // changes nothing on the host.
@@ -82,7 +80,7 @@ func Open(shortID string) (*Net, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the network of lineage %s: %w", shortID, err)
 	}
-	return &Net{shortID: shortID, route: r, rules: newRules(shortID), wiring: make(chan struct{}, maxWiring)}, nil
+	return &Net{shortID: shortID, route: r, rules: newRules(shortID)}, nil
 }
 
 // Close releases the sockets. If this Net changed the host, it first waits for links

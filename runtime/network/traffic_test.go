@@ -13,7 +13,9 @@ import (
 	"pinfold/runtime"
 )
 
-func TestSameNetworkTalksOthersDoNot(t *testing.T) {
+func TestSameNetworkTalksOthersDoNot(t *testing.T) { eachBridgeNetfilter(t, sameNetworkTalksOthersDoNot) }
+
+func sameNetworkTalksOthersDoNot(t *testing.T) {
 	h := newHost(t)
 	one, two := h.network(1, false), h.network(2, true)
 	a1, a2, b1 := h.sandbox(one, 11), h.sandbox(one, 12), h.sandbox(two, 11)
@@ -75,7 +77,9 @@ func TestHostServicesAreOutOfReach(t *testing.T) {
 
 // Ports published on loopback need route_localnet, which lets packets for 127/8
 // in. They must still reach nothing.
-func TestHostLoopbackIsOutOfReach(t *testing.T) {
+func TestHostLoopbackIsOutOfReach(t *testing.T) { eachBridgeNetfilter(t, hostLoopbackIsOutOfReach) }
+
+func hostLoopbackIsOutOfReach(t *testing.T) {
 	h := newHost(t)
 	w := h.network(1, true)
 	b := h.sandbox(w, 11, forward("udp", "127.0.0.1", 7001, 7001))
@@ -175,7 +179,9 @@ func TestInternetIsChangedInPlace(t *testing.T) {
 	reaches(t, b, "tcp4", s.addr)
 }
 
-func TestPublishedOnLoopback(t *testing.T) {
+func TestPublishedOnLoopback(t *testing.T) { eachBridgeNetfilter(t, publishedOnLoopback) }
+
+func publishedOnLoopback(t *testing.T) {
 	h := newHost(t)
 	closed, open := h.network(1, false), h.network(2, true)
 	for _, proto := range []string{"tcp", "udp"} {
@@ -191,7 +197,9 @@ func TestPublishedOnLoopback(t *testing.T) {
 	}
 }
 
-func TestPublishedOnEveryAddress(t *testing.T) {
+func TestPublishedOnEveryAddress(t *testing.T) { eachBridgeNetfilter(t, publishedOnEveryAddress) }
+
+func publishedOnEveryAddress(t *testing.T) {
 	h := newHost(t)
 	one, two, open := h.network(1, false), h.network(2, false), h.network(3, true)
 	for _, proto := range []string{"tcp", "udp"} {
@@ -324,7 +332,9 @@ func TestUDPClientFollowsThePort(t *testing.T) {
 	}
 }
 
-func TestSpoofingIsDropped(t *testing.T) {
+func TestSpoofingIsDropped(t *testing.T) { eachBridgeNetfilter(t, spoofingIsDropped) }
+
+func spoofingIsDropped(t *testing.T) {
 	h := newHost(t)
 	w := h.network(1, true)
 	liar, victim, target := h.sandbox(w, 11), h.sandbox(w, 12), h.sandbox(w, 13)
