@@ -13,7 +13,9 @@ import (
 	"pinfold/runtime"
 )
 
-func TestSameNetworkTalksOthersDoNot(t *testing.T) { eachBridgeNetfilter(t, sameNetworkTalksOthersDoNot) }
+func TestSameNetworkTalksOthersDoNot(t *testing.T) {
+	eachBridgeNetfilter(t, sameNetworkTalksOthersDoNot)
+}
 
 func sameNetworkTalksOthersDoNot(t *testing.T) {
 	h := newHost(t)
