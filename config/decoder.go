@@ -24,6 +24,7 @@ type decoder struct {
 	in        *instance
 	phase     phase
 	unknown   []string
+	inherited []place // of the shared phase
 	places    []place
 	needs     []string // found while decoding, beside n.needs
 	lifecycle Lifecycle
@@ -157,7 +158,10 @@ func toText(v cty.Value) (cty.Value, error) {
 
 // sources are the positions of all paths written, the last of each.
 func (d *decoder) sources() map[string]Position {
-	out := make(map[string]Position, len(d.places))
+	out := make(map[string]Position, len(d.inherited)+len(d.places))
+	for _, p := range d.inherited {
+		out[p.path] = p.at
+	}
 	for _, p := range d.places {
 		out[p.path] = p.at
 	}

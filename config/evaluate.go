@@ -24,8 +24,8 @@ const maxInstances = 100_000
 // the same result for the same arguments. Every error of the configuration is
 // reported in one go, and there is no Desired then.
 //
-// The cost grows linearly with the number of instances: about 10 µs each for a
-// sandbox of a few attributes. Instances share slices and maps that are equal
+// The cost grows linearly with the number of instances: 20 to 50 µs and about
+// 10 kB each (BenchmarkEvaluate). Instances share slices and maps that are equal
 // for all of them: treat a Desired as read-only.
 func (s *Source) Evaluate(set Settings, ex Exports) (*Desired, Diagnostics) {
 	ev := newEvaluation(s, set, ex, &disk{source: s})

@@ -46,10 +46,25 @@ func textOrSoon(s string) cty.Value {
 // sandboxExports is what others read of a sandbox: what its block already says,
 // else what is known of the one that exists.
 func (d *decoder) sandboxExports(spec *Sandbox, attached bool) cty.Value {
-	made, exists := d.ev.exports[d.in.address]
+	made := d.ev.exports[d.in.address]
 	address := textOrSoon(made.Address)
-	if !attached || exists && made.Address == "" {
+	if !attached {
 		address = cty.NullVal(cty.String)
+	}
+	return cty.ObjectVal(map[string]cty.Value{
+		"id":          cty.StringVal(d.in.address),
+		"address":     address,
+		"instance_id": textOrSoon(made.InstanceID),
+		"ports":       d.portExports(spec, made),
+	})
+}
+
+// portExports is the ports attribute. Instances that are not made yet and have
+// the same port blocks share one value.
+func (d *decoder) portExports(spec *Sandbox, made Export) cty.Value {
+	same := len(made.Ports) == 0 && d.phase == own && !d.n.portsDiffer()
+	if same && d.n.ports != cty.NilVal {
+		return d.n.ports
 	}
 	ports := map[string]cty.Value{}
 	for _, name := range d.n.portNames() {
@@ -65,12 +80,21 @@ func (d *decoder) sandboxExports(spec *Sandbox, attached bool) cty.Value {
 			"host":      numberOrSoon(host),
 		})
 	}
-	return cty.ObjectVal(map[string]cty.Value{
-		"id":          cty.StringVal(d.in.address),
-		"address":     address,
-		"instance_id": textOrSoon(made.InstanceID),
-		"ports":       cty.ObjectVal(ports),
-	})
+	v := cty.ObjectVal(ports)
+	if same {
+		d.n.ports = v
+	}
+	return v
+}
+
+// portsDiffer reports whether a port block reads each or count.
+func (n *node) portsDiffer() bool {
+	for _, b := range n.block.Body.Blocks {
+		if b.Type == "port" && n.differs(b) {
+			return true
+		}
+	}
+	return false
 }
 
 func numberOrSoon(n int) cty.Value {

@@ -66,6 +66,7 @@ func Load(dir string, in Inputs) (*Source, Diagnostics) {
 	}
 	s.parsed = parseFiles(k, s.Files)
 	s.loadValues(k, values, in)
+	s.dropForeign()
 	if k.failed() {
 		return nil, k.sorted()
 	}
@@ -92,6 +93,24 @@ func fileNames(dir string) ([]string, error) {
 		out = append(out, name)
 	}
 	return out, nil
+}
+
+// dropForeign forgets values from the environment that no variable takes: they
+// are other configurations', and must neither be stored nor change the digest.
+func (s *Source) dropForeign() {
+	declared := map[string]bool{}
+	for _, f := range s.parsed {
+		for _, b := range f.body.Blocks {
+			if b.Type == "variable" && len(b.Labels) == 1 {
+				declared[b.Labels[0]] = true
+			}
+		}
+	}
+	for name, v := range s.Variables {
+		if v.fromEnvironment() && !declared[name] {
+			delete(s.Variables, name)
+		}
+	}
 }
 
 func (s *Source) loadValues(k *sink, files []string, in Inputs) {

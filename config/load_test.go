@@ -169,6 +169,9 @@ func TestDigest(t *testing.T) {
 		t.Error("a file that nothing reads changes the digest")
 	}
 	env := change("ignored.txt", "1", Inputs{Environ: []string{"PINFOLD_VAR_v=1"}})
+	if other := change("ignored.txt", "1", Inputs{Environ: []string{"PINFOLD_VAR_other=1"}}); other != base {
+		t.Error("another configuration's value in the environment changes the digest")
+	}
 	if flag := change("ignored.txt", "1", Inputs{Vars: []string{"v=1"}}); env != flag {
 		t.Error("the same value by another way changes the digest")
 	}

@@ -44,6 +44,7 @@ type node struct {
 	needs     []string                    // addresses of the resources it depends on, own references and those of locals and policies
 	computed  []reference                 // to resources, with a key that differs per instance
 	paths     map[*hclsyntax.Block]string // attribute paths of labelled blocks
+	ports     cty.Value                   // exports of ports that all instances share
 	places    []place                     // of the last instance decoded
 	sources   map[string]Position
 }

@@ -69,7 +69,7 @@ func (ev *evaluation) sandboxes(n *node) {
 		if split {
 			d.phase = own
 			d.unknown, d.lifecycle = slices.Clone(first.unknown), first.lifecycle
-			d.places = slices.Clip(first.places)
+			d.inherited = first.places
 		} else {
 			spec = defaultSandbox()
 		}
