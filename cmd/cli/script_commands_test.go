@@ -1,0 +1,319 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"pinfold/reconcile"
+)
+
+// bound is how long a script waits for anything before it fails.
+const bound = 30 * time.Second
+
+var scriptCommands = map[string]func(ts *testscript.TestScript, neg bool, args []string){
+	"serve":     serve,
+	"agent":     startAgent,
+	"agentstop": stopAgent,
+	"exitcode":  exitCode,
+	"until":     until,
+	"json":      checkJSON,
+	"signal":    signalSandbox,
+	"interrupt": interruptAfter,
+	"hostclean": hostClean,
+}
+
+type key struct{}
+
+var agentKey key
+
+// agentProcess is the agent a script runs, if any.
+type agentProcess struct {
+	cmd *exec.Cmd
+	log bytes.Buffer
+}
+
+// serve starts an agent in the runs that are with one.
+func serve(ts *testscript.TestScript, neg bool, args []string) {
+	if ts.Getenv("MODE") == "agent" {
+		startAgent(ts, neg, args)
+	}
+}
+
+// agent [FLAG]...: starts an agent and waits until its socket answers.
+func startAgent(ts *testscript.TestScript, neg bool, args []string) {
+	if neg {
+		ts.Fatalf("unsupported: ! agent")
+	}
+	a := ts.Value(agentKey).(*agentProcess)
+	if a.cmd != nil {
+		ts.Fatalf("an agent runs already")
+	}
+	program, err := lookPath(ts, "pinfold")
+	ts.Check(err)
+	a.log.Reset()
+	a.cmd = exec.Command(program, append([]string{"agent"}, args...)...)
+	a.cmd.Dir = ts.MkAbs(".")
+	for _, name := range []string{"PATH", "HOME", "TMPDIR", "PINFOLD_HOST_CONFIG", "PINFOLD_STATE_DIR", "PINFOLD_RUN_DIR", "PINFOLD_VAR_word"} {
+		a.cmd.Env = append(a.cmd.Env, name+"="+ts.Getenv(name))
+	}
+	a.cmd.Stdout, a.cmd.Stderr = &a.log, &a.log
+	ts.Check(a.cmd.Start())
+	socket := filepath.Join(ts.Getenv("PINFOLD_RUN_DIR"), "agent.sock")
+	for end := time.Now().Add(bound); ; time.Sleep(10 * time.Millisecond) {
+		c, err := net.Dial("unix", socket)
+		if err == nil {
+			ts.Check(c.Close())
+			return
+		}
+		if time.Now().After(end) {
+			ts.Fatalf("the agent does not serve: %v\n%s", err, a.end(syscall.SIGKILL))
+		}
+	}
+}
+
+// end ends the agent and returns what it said.
+func (a *agentProcess) end(sig syscall.Signal) string {
+	if a.cmd == nil {
+		return ""
+	}
+	_ = a.cmd.Process.Signal(sig) // it may be gone already
+	timer := time.AfterFunc(bound, func() { _ = a.cmd.Process.Kill() })
+	err := a.cmd.Wait()
+	timer.Stop()
+	a.cmd = nil
+	if err != nil {
+		fmt.Fprintf(&a.log, "(ended: %v)\n", err)
+	}
+	return a.log.String()
+}
+
+// agentstop [-kill]: ends the agent in order, or kills it. What it said can be
+// matched with stderr.
+func stopAgent(ts *testscript.TestScript, neg bool, args []string) {
+	a := ts.Value(agentKey).(*agentProcess)
+	sig := syscall.SIGTERM
+	if len(args) > 0 && args[0] == "-kill" {
+		sig = syscall.SIGKILL
+	}
+	if neg || a.cmd == nil {
+		ts.Fatalf("no agent runs")
+	}
+	said := a.end(sig)
+	ts.Logf("[agent]\n%s", said)
+	if sig == syscall.SIGTERM && strings.Contains(said, "(ended:") {
+		ts.Fatalf("the agent did not end in order")
+	}
+}
+
+func lookPath(ts *testscript.TestScript, name string) (string, error) {
+	for _, dir := range filepath.SplitList(ts.Getenv("PATH")) {
+		path := filepath.Join(dir, name)
+		if info, err := os.Stat(path); err == nil && info.Mode()&0o111 != 0 && !info.IsDir() {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("%s is not in PATH", name)
+}
+
+// exitcode N COMMAND...: runs it and checks its exit code.
+func exitCode(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exitcode N COMMAND [ARGUMENT]...")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got := 0
+	var exit *exec.ExitError
+	if err := ts.Exec(args[1], args[2:]...); errors.As(err, &exit) {
+		got = exit.ExitCode()
+	} else if err != nil {
+		ts.Fatalf("%v", err)
+	}
+	if got != want {
+		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+// until PATTERN COMMAND...: runs it again and again until its standard output
+// matches. With ! until it no longer matches.
+func until(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) < 2 {
+		ts.Fatalf("usage: until PATTERN COMMAND [ARGUMENT]...")
+	}
+	pattern, err := regexp.Compile(`(?m)` + args[0])
+	ts.Check(err)
+	for end := time.Now().Add(bound); ; time.Sleep(50 * time.Millisecond) {
+		err := ts.Exec(args[1], args[2:]...)
+		out := ts.ReadFile("stdout")
+		if err == nil && pattern.MatchString(out) != neg {
+			return
+		}
+		if time.Now().After(end) {
+			ts.Fatalf("after %s: %v", bound, err)
+		}
+	}
+}
+
+// json PATH VALUE: the last standard output is JSON, and at PATH (keys and
+// indexes with dots between) it has VALUE, written as JSON or as a bare word.
+func checkJSON(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 2 {
+		ts.Fatalf("usage: json PATH VALUE")
+	}
+	d := json.NewDecoder(strings.NewReader(ts.ReadFile("stdout")))
+	d.UseNumber()
+	var v any
+	if err := d.Decode(&v); err != nil {
+		ts.Fatalf("standard output is not JSON: %v", err)
+	}
+	if d.More() {
+		ts.Fatalf("standard output is more than one JSON document")
+	}
+	for step := range strings.SplitSeq(args[0], ".") {
+		switch x := v.(type) {
+		case map[string]any:
+			var ok bool
+			if v, ok = x[step]; !ok {
+				ts.Fatalf("%s: there is no %q", args[0], step)
+			}
+		case []any:
+			if step == "#" {
+				v = json.Number(strconv.Itoa(len(x)))
+				continue
+			}
+			i, err := strconv.Atoi(step)
+			if err != nil || i >= len(x) {
+				ts.Fatalf("%s: no element %s of %d", args[0], step, len(x))
+			}
+			v = x[i]
+		default:
+			ts.Fatalf("%s: nothing below %v", args[0], v)
+		}
+	}
+	got, err := json.Marshal(v)
+	ts.Check(err)
+	text, isText := v.(string)
+	same := string(got) == args[1] || isText && text == args[1]
+	if same == neg {
+		ts.Fatalf("%s is %s", args[0], got)
+	}
+}
+
+// signal SIG SANDBOX: sends a signal from the host to the sandbox's PID 1.
+func signalSandbox(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: signal NUMBER SANDBOX")
+	}
+	sig, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	ts.Check(ts.Exec("pinfold", "list", "-json", args[1]))
+	var list reconcile.ListResult
+	ts.Check(json.Unmarshal([]byte(ts.ReadFile("stdout")), &list))
+	if len(list.Sandboxes) != 1 || list.Sandboxes[0].PID == nil {
+		ts.Fatalf("%s has no process", args[1])
+	}
+	ts.Check(syscall.Kill(*list.Sandboxes[0].PID, syscall.Signal(sig)))
+}
+
+// interrupt N PATTERN COMMAND...: runs a command, sends it SIGINT once its
+// standard output matches, and checks that it then exits with N.
+func interruptAfter(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 3 {
+		ts.Fatalf("usage: interrupt N PATTERN COMMAND [ARGUMENT]...")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	pattern := regexp.MustCompile(args[1])
+	program, err := lookPath(ts, args[2])
+	ts.Check(err)
+	out, err := os.CreateTemp(ts.Getenv("WORK"), "stdout")
+	ts.Check(err)
+	defer out.Close()
+	var stderr bytes.Buffer
+	cmd := exec.Command(program, args[3:]...)
+	cmd.Dir = ts.MkAbs(".")
+	for _, name := range []string{"PATH", "HOME", "PINFOLD_HOST_CONFIG", "PINFOLD_STATE_DIR", "PINFOLD_RUN_DIR"} {
+		cmd.Env = append(cmd.Env, name+"="+ts.Getenv(name))
+	}
+	cmd.Stdout, cmd.Stderr = out, &stderr
+	ts.Check(cmd.Start())
+	read := func() string {
+		b, err := os.ReadFile(out.Name())
+		ts.Check(err)
+		return string(b)
+	}
+	for end := time.Now().Add(bound); !pattern.MatchString(read()); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+			ts.Fatalf("its output never matched %s:\n%s%s", pattern, read(), stderr.String())
+		}
+	}
+	ts.Check(cmd.Process.Signal(syscall.SIGINT))
+	timer := time.AfterFunc(bound, func() { _ = cmd.Process.Kill() })
+	_ = cmd.Wait() // its exit code is checked
+	timer.Stop()
+	ts.Logf("[stdout]\n%s[stderr]\n%s", read(), stderr.String())
+	if got := cmd.ProcessState.ExitCode(); got != want {
+		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+// hostclean: nothing of this script's state is left on the host, save its
+// record. An agent that still runs keeps nothing alive.
+func hostClean(ts *testscript.TestScript, neg bool, _ []string) {
+	if neg {
+		ts.Fatalf("unsupported: ! hostclean")
+	}
+	// A link goes some milliseconds after its namespace (netlink is asynchronous).
+	var left []string
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		var err error
+		left, err = leftovers(ts.Getenv("PINFOLD_STATE_DIR"), ts.Getenv("PINFOLD_RUN_DIR"))
+		ts.Check(err)
+		if len(left) == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			slices.Sort(left)
+			ts.Fatalf("left on the host:\n%s", strings.Join(left, "\n"))
+		}
+	}
+}
+
+// abandon ends what a script leaves, so that a failure does not disturb others,
+// and fails nothing: hostclean is what checks.
+func abandon(env *testscript.Env) {
+	if said := env.Values[agentKey].(*agentProcess).end(syscall.SIGTERM); said != "" {
+		env.T().Log("[agent]\n" + said)
+	}
+	left, err := leftovers(env.Getenv("PINFOLD_STATE_DIR"), env.Getenv("PINFOLD_RUN_DIR"))
+	if err == nil && len(left) == 0 {
+		return
+	}
+	program, err := os.Executable()
+	if err != nil {
+		env.T().Log("cannot clean up: ", err)
+		return
+	}
+	cmd := exec.Command(program)
+	cmd.Args = []string{"pinfold", "destroy", "-auto-approve", "-take-over"}
+	cmd.Dir = filepath.Join(env.WorkDir, "conf")
+	cmd.Env = append(os.Environ(), scriptHelper+"=1", "PINFOLD_STATE_DIR="+env.Getenv("PINFOLD_STATE_DIR"), "PINFOLD_RUN_DIR="+env.Getenv("PINFOLD_RUN_DIR"), "PINFOLD_HOST_CONFIG="+env.Getenv("PINFOLD_HOST_CONFIG"))
+	out, err := cmd.CombinedOutput()
+	env.T().Log(fmt.Sprintf("left behind: %q; destroy: %v\n%s", left, err, out))
+}
