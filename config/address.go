@@ -22,14 +22,18 @@ type Address struct {
 // String writes the address as ParseAddress reads it. A string key is quoted
 // as in HCL, so that the text also works as a reference in a file.
 func (a Address) String() string {
-	base := a.Type + "." + a.Name
-	switch key := a.Key.(type) {
+	return a.Type + "." + a.Name + index(a.Key)
+}
+
+// index is a key in brackets, or nothing for none.
+func index(key any) string {
+	switch key := key.(type) {
 	case string:
-		return base + "[" + quote(key) + "]"
+		return "[" + quote(key) + "]"
 	case int:
-		return base + "[" + strconv.Itoa(key) + "]"
+		return "[" + strconv.Itoa(key) + "]"
 	}
-	return base
+	return ""
 }
 
 // Whole is the address without its key.

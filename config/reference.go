@@ -330,17 +330,11 @@ func written(t hcl.Traversal) string {
 		case hcl.TraverseAttr:
 			out.WriteString("." + part.Name)
 		case hcl.TraverseIndex:
-			switch key, err := keyOf(part.Key); key := key.(type) {
-			case string:
-				out.WriteString("[" + quote(key) + "]")
-			default:
-				_ = err // neither a string nor a whole number: shown as [?]
-				if n, ok := key.(int); ok {
-					out.WriteString(Address{Key: n}.String()[1:])
-				} else {
-					out.WriteString("[?]")
-				}
+			key, err := keyOf(part.Key)
+			if err != nil {
+				key = "?"
 			}
+			out.WriteString(index(key))
 		case hcl.TraverseSplat:
 			out.WriteString("[*]")
 		}
