@@ -22,9 +22,7 @@ func Adopt(rec *Sandbox, r *config.Resource[config.Sandbox], c *Change) {
 		}
 		rec.Retry = Retry{}
 	}
-	if c.Action != ActReplace && c.Action != ActCreate {
-		rec.Lease = rec.Lease.WithTTL(spec.Lifetime.TTL)
-	}
+	rec.Lease = rec.Lease.WithTTL(spec.Lifetime.TTL)
 	rec.Spec, rec.Lifecycle, rec.DependsOn, rec.Sources = *spec, r.Lifecycle, r.DependsOn, r.Sources
 	if c.Revive {
 		rec.Expired = nil

@@ -9,20 +9,23 @@ import (
 // neither expired nor to go.
 func (o *one) converge() {
 	w, a := o.w, o.rec.Address
-	mode, _ := effectiveMode(false, o.hold, o.spec)
-	phase := o.st.Phase
-	if w.networkGone(o) {
-		w.note(a + " cannot be brought up: " + o.spec.Network.Name + " is gone; apply makes it again")
-		return
-	}
-	if w.waits(o.rec.Retry) && len(o.diffs) == 0 {
-		w.note(a + " failed (" + o.rec.Retry.Error + "); tried again at " + stamp(o.rec.Retry.NextAt))
-		return
-	}
 	switch {
-	case phase == Destroyed:
-		w.add(o.change(ActForget, FromHost, "all of it is gone", "forgotten"))
-		return
+	case w.networkGone(o):
+		w.note(a + " cannot be brought up: " + o.spec.Network.Name + " is gone; apply makes it again")
+	case w.waits(o.rec.Retry):
+		o.putOff()
+	default:
+		o.approach()
+	}
+	if o.revive {
+		o.step(o.change(ActUpdate, FromHost, o.revivalCause(), "no longer expired"))
+	}
+}
+
+// approach plans by the phase.
+func (o *one) approach() {
+	mode, _ := effectiveMode(false, o.hold, o.spec)
+	switch phase := o.st.Phase; {
 	case phase == Pending:
 		o.create(mode)
 	case o.class == Replace:
@@ -36,8 +39,22 @@ func (o *one) converge() {
 	default:
 		o.alive(mode)
 	}
-	if o.revive {
-		o.step(o.change(ActUpdate, FromHost, o.revivalCause(), "no longer expired"))
+}
+
+// putOff works out what would be done and leaves it for the retry's moment.
+func (o *one) putOff() {
+	w, a := o.w, o.rec.Address
+	notes, drift, revive := len(w.plan.Notes), len(w.plan.Drift), o.revive
+	o.approach()
+	kept := slices.DeleteFunc(slices.Clone(w.steps[a]), func(c Change) bool { return c.Action != ActNoop })
+	if len(kept) == len(w.steps[a]) {
+		return
+	}
+	w.plan.Notes, w.plan.Drift, o.revive = w.plan.Notes[:notes], w.plan.Drift[:drift], revive
+	w.note(a + " failed (" + o.rec.Retry.Error + "); tried again at " + stamp(o.rec.Retry.NextAt))
+	w.wake(o.rec.Retry.NextAt)
+	if w.steps[a] = kept; len(kept) == 0 {
+		delete(w.steps, a)
 	}
 }
 
@@ -164,7 +181,7 @@ func (o *one) stopped(mode string) {
 		o.step(o.change(ActUpdate, o.origin, o.cause, consequence))
 	}
 	if claims := o.goneClaims(); len(claims) > 0 {
-		o.remakeClaims(claims, ActRepair, "made again, empty: their data is lost")
+		o.remakeClaims(claims, "made again, empty: their data is lost")
 	}
 	up := mode == "running" || mode == "paused"
 	switch {
@@ -227,6 +244,9 @@ func (o *one) alive(mode string) {
 		o.step(c)
 	}
 	o.toMode(mode)
+	if !keeps && len(gone) > 0 {
+		o.remakeClaims(gone, "made again, empty: their data is lost")
+	}
 }
 
 // toMode plans the step from a live phase to the mode.
@@ -307,9 +327,9 @@ func (o *one) goneClaims() []string {
 	return out
 }
 
-func (o *one) remakeClaims(claims []string, action Action, consequence string) {
+func (o *one) remakeClaims(claims []string, consequence string) {
 	o.w.drift(o.rec.Address, volumes(claims)+" gone: its data is lost")
-	c := o.change(action, FromHost, volumes(claims)+" gone", consequence)
+	c := o.change(ActRepair, FromHost, volumes(claims)+" gone", consequence)
 	for _, n := range claims {
 		c.Missing = append(c.Missing, "volume "+n)
 	}

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +22,8 @@ type one struct {
 	d    *config.Resource[config.Sandbox] // nil: the record is what is wanted
 	seen Seen
 	st   Status
+	// stuck is why nothing may be done to it now; empty: anything may.
+	stuck string
 
 	spec  *config.Sandbox // as it will be
 	lease Lease           // as it will be
@@ -64,7 +67,7 @@ func (w *walk) sandbox(a string) {
 	case rec == nil:
 		w.declare(a, d)
 	default:
-		w.decide(rec, d)
+		w.decide(w.looks[a])
 	}
 }
 
@@ -127,9 +130,10 @@ func endedAgain(e *Ended, spec *config.Sandbox, now time.Time) bool {
 	ahead := spec.ShutdownTime.IsZero() || spec.ShutdownTime.After(now)
 	switch e.Reason {
 	case "ttl_expiry":
-		return ahead && (spec.Lifetime.TTL == 0 || spec.Lifetime.TTL > e.TTL)
+		// A ttl that was none before the end either was not removed: the lease came from a renewal.
+		return ahead && spec.Lifetime.TTL != e.TTL && (spec.Lifetime.TTL == 0 || spec.Lifetime.TTL > e.TTL)
 	case "shutdown_time":
-		return spec.ShutdownTime.IsZero() || (ahead && spec.ShutdownTime.After(e.ShutdownTime))
+		return (spec.ShutdownTime.IsZero() && !e.ShutdownTime.IsZero()) || (ahead && spec.ShutdownTime.After(e.ShutdownTime))
 	}
 	return false
 }
@@ -191,14 +195,13 @@ func source(d *config.Resource[config.Sandbox], attribute string) config.Positio
 }
 
 // decide looks at a recorded sandbox and plans what it needs.
-func (w *walk) decide(rec *Sandbox, d *config.Resource[config.Sandbox]) {
-	o := &one{w: w, rec: rec, d: d, spec: &rec.Spec, lease: rec.Lease, hold: rec.Hold, origin: FromHost}
-	free := o.look()
+func (w *walk) decide(o *one) {
+	rec := o.rec
 	if w.in.Options.RefreshOnly {
 		return
 	}
-	if !free {
-		w.stays[rec.Address] = "nothing is done to it now"
+	if o.stuck != "" {
+		w.stays[rec.Address] = o.stuck
 		return
 	}
 	if w.goes(rec.Address) {
@@ -213,18 +216,16 @@ func (w *walk) decide(rec *Sandbox, d *config.Resource[config.Sandbox]) {
 	if o.expire() {
 		return
 	}
-	if o.seen.Dying && !o.seen.Alive {
-		w.drift(rec.Address, "its main process ended, others are still dying")
+	if o.dying() {
 		w.note(rec.Address + " waits: processes of its last instance are still dying")
-		w.wake(w.in.Now.Add(dyingLook))
 		w.stays[rec.Address] = "is still dying"
 		return
 	}
 	o.converge()
 }
 
-// look finds out what is true, and reports whether anything may be done at all.
-func (o *one) look() (free bool) {
+// look finds out what is true, and whether anything may be done at all.
+func (o *one) look() {
 	w, rec := o.w, o.rec
 	if w.in.Options.NoRefresh {
 		o.st = Status{Phase: rec.phase()}
@@ -232,7 +233,7 @@ func (o *one) look() (free bool) {
 			o.st.StoppedBy, o.st.Outcome, o.st.PID, o.st.StartTime = i.StoppedBy, i.Outcome, i.PID, i.StartTime
 		}
 		o.seen = Seen{UID: rec.UID, Layer: true, Alive: o.st.Phase.live(), Started: o.st.Phase != Created, Frozen: o.st.Phase == Paused}
-		return true
+		return
 	}
 	present := false
 	if rec.Instance != nil {
@@ -244,7 +245,6 @@ func (o *one) look() (free bool) {
 	}
 	o.st = lookedAt(rec, o.seen, present)
 	known := !present || o.seen.Unknown == ""
-	free = known
 	others := w.survivors[rec.UID]
 	gone := known && !o.seen.Alive && !o.seen.Dying
 	switch {
@@ -252,6 +252,7 @@ func (o *one) look() (free bool) {
 		w.drift(rec.Address, "could not be looked at: "+o.seen.Unknown)
 		w.note(rec.Address + " could not be looked at (" + o.seen.Unknown + "); nothing is done to it")
 		w.wake(w.in.Now.Add(unknownLook))
+		o.stuck = "could not be looked at"
 	case len(others) == 0:
 	case gone && len(others) == 1 && (o.st.Phase == Lost || o.st.Phase == Pending) && w.in.Observed.Instances[others[0]].Unknown == "":
 		o.rebind(others[0])
@@ -259,7 +260,7 @@ func (o *one) look() (free bool) {
 		w.drift(rec.Address, strconv.Itoa(len(others))+" other live instances bear its uid: "+strings.Join(others, ", "))
 		if !o.seen.Alive {
 			w.note(rec.Address + " has other live instances (" + strings.Join(others, ", ") + "); nothing is touched until at most one is left")
-			free = false
+			o.stuck = "has other live instances"
 		}
 	}
 	if o.st.Outcome != nil && o.st.Outcome.At.IsZero() {
@@ -269,10 +270,12 @@ func (o *one) look() (free bool) {
 	}
 	o.st.Conditions = conditions(rec, &o.st, o.seen, known, w.in.Now)
 	w.plan.Status[rec.Address] = o.st
-	if !free {
-		return false
+	if o.dying() {
+		w.wake(w.in.Now.Add(dyingLook))
 	}
 	switch {
+	case o.stuck != "":
+
 	case o.st.Phase == Lost && rec.phase().live():
 		w.drift(rec.Address, o.lostCause())
 	case o.st.Phase == Stopped && o.st.StoppedBy == ByKilled:
@@ -281,9 +284,14 @@ func (o *one) look() (free bool) {
 		w.drift(rec.Address, strings.Join(o.seen.Missing, ", ")+" missing")
 	case o.st.Phase == Stopped && !o.seen.Layer && !rec.Spec.Security.ReadOnlyRoot:
 		w.drift(rec.Address, "writable layer gone: its files are lost")
+	case o.dying():
+		w.drift(rec.Address, "its main process ended, others are still dying")
 	}
-	return true
 }
+
+// dying reports whether something of an ended process is still there. Nothing
+// new may be started beside it.
+func (o *one) dying() bool { return o.seen.Dying && !o.seen.Alive }
 
 // rebind goes on with the one other live instance of this sandbox. The rest of
 // the plan speaks of that instance.
@@ -372,7 +380,7 @@ func (o *one) want() bool {
 		}
 	}
 	if o.class == Refused {
-		if rec.Instance != nil {
+		if rec.Instance != nil || len(rec.Claim) > 0 {
 			w.refuseClaims(a, o.diffs, d)
 			return false
 		}
@@ -394,7 +402,9 @@ func (o *one) want() bool {
 	if w.in.Trigger == Keep {
 		filesOrigin = FromHost
 	}
-	if why := w.remade[o.spec.Image]; why != "" {
+	if w.networkGone(o) {
+		// Nothing can be made anew without it.
+	} else if why := w.remade[o.spec.Image]; why != "" {
 		force(why, filesOrigin)
 	} else if i, img := rec.Instance, w.in.Records.Images[o.spec.Image]; i != nil && i.Image != "" && img != nil && img.Digest != "" && img.Digest != i.Image {
 		force("image changed", filesOrigin)
@@ -402,14 +412,14 @@ func (o *one) want() bool {
 	if n := o.spec.Network; n != nil {
 		if why := w.remade[n.Name]; why != "" {
 			force(why, filesOrigin)
-		} else if net := w.in.Records.Networks[n.Name]; net != nil && rec.Net != nil && rec.Net.Network == n.Name && !onNetwork(rec.Net, net.CIDR) {
+		} else if w.movedAway(rec, n.Name) {
 			force(n.Name+" was replaced", filesOrigin)
 		}
 	}
-	if w.replaced(a) {
+	if w.replaced(a) && !w.networkGone(o) {
 		force("-replace", FromFiles)
 	}
-	if o.class == Replace && rec.Instance != nil {
+	if o.class == Replace && o.st.Phase != Pending {
 		l := rec.Lifecycle
 		if d != nil {
 			l = d.Lifecycle
@@ -432,6 +442,23 @@ func (o *one) want() bool {
 		w.note(a + " is held " + rec.Hold.Mode + " by " + rec.Hold.By + " since " + clock(rec.Hold.At, w.in.Now) + "; apply keeps it")
 	}
 	return true
+}
+
+// movedAway reports whether the address reserved for a sandbox is none of its
+// network's any more: an earlier plan replaced the network and was cut short.
+func (w *walk) movedAway(rec *Sandbox, network string) bool {
+	if rec.Net == nil || rec.Net.Network != network || !rec.Net.Address.IsValid() {
+		return false
+	}
+	if n := w.in.Records.Networks[network]; n != nil {
+		return n.CIDR.IsValid() && !n.CIDR.Contains(rec.Net.Address)
+	}
+	d := w.networks[network]
+	if d == nil {
+		return false
+	}
+	p, err := netip.ParsePrefix(d.Spec.CIDR)
+	return err != nil || !p.Contains(rec.Net.Address)
 }
 
 // adopt is a step that, being the first, also takes the declared spec.

@@ -54,6 +54,7 @@ func (o *one) expire() bool {
 			cause = "shutdown_policy is delete, and it has expired"
 		}
 		if w.waits(rec.Retry) && !ex.Done {
+			w.wake(rec.Retry.NextAt)
 			w.note(rec.Address + " could not be taken down (" + rec.Retry.Error + "); tried again at " + stamp(rec.Retry.NextAt))
 			return true
 		}
@@ -81,7 +82,7 @@ func (o *one) expire() bool {
 		return true
 	}
 	phase := o.st.Phase
-	if o.class == Replace && phase != Pending {
+	if o.class == Replace && phase != Pending && !w.networkGone(o) {
 		o.replace("suspended")
 		phase = Stopped
 	} else if rec.Expired == nil {
@@ -113,11 +114,7 @@ func (o *one) update(consequence string) {
 // waits reports whether a failed step is to be tried again only later. A user's
 // plan does not wait.
 func (w *walk) waits(r Retry) bool {
-	if w.in.Trigger != Keep || r.Error == "" || !w.in.Now.Before(r.NextAt) {
-		return false
-	}
-	w.wake(r.NextAt)
-	return true
+	return w.in.Trigger == Keep && r.Error != "" && w.in.Now.Before(r.NextAt)
 }
 
 // backsOff is waits for what comes back after a kill or a loss: nobody shortens

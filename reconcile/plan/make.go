@@ -27,6 +27,13 @@ func Make(in Input) *Plan {
 	w.inScope = w.scope()
 	w.checkReplace()
 	w.findSurvivors()
+	for a, rec := range in.Records.Sandboxes {
+		if w.covered(a) {
+			o := &one{w: w, rec: rec, d: w.sandboxes[a], spec: &rec.Spec, lease: rec.Lease, hold: rec.Hold, origin: FromHost}
+			o.look()
+			w.looks[a] = o
+		}
+	}
 
 	for _, a := range union(w.images, in.Records.Images) {
 		if w.covered(a) {
@@ -64,6 +71,7 @@ func Make(in Input) *Plan {
 		return strings.Compare(a.What, b.What)
 	})
 	slices.Sort(w.plan.Notes)
+	slices.SortStableFunc(w.plan.Diags, func(a, b config.Diagnostic) int { return strings.Compare(a.Address, b.Address) })
 	return w.plan
 }
 
@@ -80,6 +88,7 @@ type walk struct {
 	sandboxAddresses []string
 	inScope          func(string) bool    // nil: everything
 	survivors        map[string][]string  // other live instances, by sandbox uid, sorted
+	looks            map[string]*one      // recorded sandboxes in scope, looked at
 	visited          map[string]bool      // sandboxes decided
 	steps            map[string][]Change  // decided changes, by address
 	stays            map[string]string    // things that cannot go in this plan, and why
@@ -93,6 +102,7 @@ func newWalk(in Input) *walk {
 		in:        in,
 		plan:      &Plan{Changes: []Change{}, Drift: []Drift{}, Notes: []string{}, Diags: config.Diagnostics{}, Status: map[string]Status{}},
 		survivors: map[string][]string{},
+		looks:     make(map[string]*one, len(in.Records.Sandboxes)),
 		visited:   map[string]bool{},
 		steps:     map[string][]Change{},
 		stays:     map[string]string{},

@@ -67,6 +67,9 @@ func (w *walk) network(a string) {
 				if w.guarded(a, d.Lifecycle, "replaced", ch.Cause, d.Source) {
 					return
 				}
+				if !w.movable(a) {
+					return
+				}
 				ch.Action, ch.Consequence = ActReplace, "replaced, with every sandbox on it"
 				w.remade[a] = a + " replaced: " + ch.Cause
 				w.early[a] = true
@@ -135,6 +138,30 @@ func (w *walk) volume(a string) {
 	}
 }
 
+// movable reports whether every sandbox on network a can be replaced in this
+// plan, and says why not.
+func (w *walk) movable(a string) bool {
+	for _, user := range slices.Sorted(mapKeys(w.in.Records.Sandboxes)) {
+		rec := w.in.Records.Sandboxes[user]
+		if !rec.uses(a) {
+			continue
+		}
+		switch o := w.looks[user]; {
+		case o == nil:
+			w.fail(a, a+" cannot be replaced", user+" is on it and is not part of this plan. Take both in.", config.Position{})
+			return false
+		case o.stuck != "" || o.dying():
+			why := o.stuck
+			if why == "" {
+				why = "is still dying"
+			}
+			w.note(a + " is not replaced yet: " + user + " is on it and " + why)
+			return false
+		}
+	}
+	return true
+}
+
 // volumeGone reports whether the directory of a made volume was looked for and not found.
 func (w *walk) volumeGone(id string) bool {
 	return id != "" && w.in.Observed.Volumes != nil && !w.in.Options.NoRefresh && !w.in.Observed.Volumes[id]
@@ -201,11 +228,6 @@ func printed(ds []difference) (out []Diff, replace []string) {
 	return out, replace
 }
 
-// onNetwork reports whether the reserved address still lies in the network's range.
-func onNetwork(n *Net, prefix netip.Prefix) bool {
-	return !n.Address.IsValid() || !prefix.IsValid() || prefix.Contains(n.Address)
-}
-
 // keepUsed takes back the end of what a sandbox that stays still refers to.
 func (w *walk) keepUsed() {
 	users := map[string][]string{}
@@ -214,17 +236,25 @@ func (w *walk) keepUsed() {
 			continue
 		}
 		rec := w.in.Records.Sandboxes[a]
-		for _, ref := range references(&rec.Spec) {
+		refs := references(&rec.Spec)
+		if rec.Net != nil && !slices.Contains(refs, rec.Net.Network) {
+			refs = append(refs, rec.Net.Network)
+		}
+		for _, ref := range refs {
 			users[ref] = append(users[ref], a)
 		}
 	}
 	for _, a := range w.addressesDeleted() {
 		for _, user := range users[a] {
-			if d := w.sandboxes[user]; d != nil && !slices.Contains(references(&d.Spec), a) && len(w.steps[user]) > 0 {
-				continue // it moves away in this plan
+			o := w.looks[user]
+			dying := o != nil && o.dying()
+			if o != nil && o.stuck == "" && !dying && !slices.Contains(references(o.spec), a) {
+				continue // it has moved away or does so in this plan
 			}
 			delete(w.steps, a)
-			if why, blocked := w.stays[user]; blocked {
+			if dying {
+				w.note(a + " is kept: " + user + " is on it and still dying")
+			} else if why, blocked := w.stays[user]; blocked {
 				w.note(a + " is kept: " + user + " still uses it and " + why)
 			} else {
 				w.fail(a, a+" cannot be destroyed", user+" still uses it and is not part of this plan. Take both in, or move "+user+" away first.", config.Position{})
@@ -232,6 +262,11 @@ func (w *walk) keepUsed() {
 			break
 		}
 	}
+}
+
+// uses reports whether the record refers to a, or has its place there.
+func (s *Sandbox) uses(a string) bool {
+	return (s.Net != nil && s.Net.Network == a) || slices.Contains(references(&s.Spec), a)
 }
 
 func (w *walk) addressesDeleted() []string {

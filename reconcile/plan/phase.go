@@ -76,9 +76,10 @@ func (p Phase) live() bool {
 	return p == Created || p == Running || p == Paused
 }
 
-// phase is the recorded phase of the sandbox's instance.
+// phase is the recorded phase of the sandbox's instance. A sandbox whose
+// instance was destroyed without a successor is pending again.
 func (s *Sandbox) phase() Phase {
-	if s.Instance == nil || s.Instance.Phase == "" {
+	if s.Instance == nil || s.Instance.Phase == "" || s.Instance.Phase == Destroyed {
 		return Pending
 	}
 	return s.Instance.Phase

@@ -36,7 +36,7 @@ func lookedAt(rec *Sandbox, seen Seen, present bool) Status {
 	}
 	st.StoppedBy, st.Outcome, st.PID, st.StartTime = inst.StoppedBy, inst.Outcome, inst.PID, inst.StartTime
 	switch {
-	case present && seen.Unknown != "", was == Failed, was == Lost, was == Destroyed:
+	case present && seen.Unknown != "", was == Failed, was == Lost:
 		return st
 	case present && seen.Alive:
 		st.PID, st.StartTime = seen.PID, seen.StartTime

@@ -1,0 +1,420 @@
+package plan
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"pinfold/config"
+)
+
+// The worlds drawn here are wilder than any real one: records and observations
+// are drawn independently of each other, and so are the files.
+
+func pick[T any](t *rapid.T, what string, from ...T) T {
+	return rapid.SampledFrom(from).Draw(t, what)
+}
+
+func moment(t *rapid.T, what string) time.Time {
+	return pick(t, what, time.Time{}, time.Time{}, t0.Add(-time.Hour), t0.Add(-time.Nanosecond), t0, t0.Add(time.Nanosecond), t0.Add(90*time.Minute))
+}
+
+func drawSpec(t *rapid.T) config.Sandbox {
+	s := spec()
+	s.Image = pick(t, "image", "image.base", "image.base", "image.other")
+	s.Command = pick(t, "command", []string{"a"}, []string{"a", "b"})
+	s.Labels = pick(t, "labels", nil, map[string]string{}, map[string]string{"x": "1"})
+	s.OperatingMode = pick(t, "mode", "running", "running", "paused", "suspended")
+	s.ShutdownTime = moment(t, "shutdown_time")
+	s.ShutdownPolicy = pick(t, "policy", "retain", "delete")
+	s.Lifetime.TTL = pick(t, "ttl", config.Duration(0), 0, config.Duration(time.Hour), config.Duration(3*time.Hour))
+	s.Lifetime.OnLost = pick(t, "on_lost", "recreate", "recreate-fresh", "retain", "delete")
+	s.Security.UserNamespace = rapid.Bool().Draw(t, "userns")
+	if n := pick(t, "network", "", "network.a", "network.b"); n != "" {
+		s.Network = &config.Attachment{Name: n}
+	}
+	if v := pick(t, "mount", "", "", "volume.a", "volume.b"); v != "" {
+		s.Mounts = []config.Mount{{Volume: v, Path: "/data"}}
+	}
+	s.Volumes = pick(t, "claim", nil, map[string]config.Claim{"work": {Path: "/work"}}, map[string]config.Claim{"work": {Path: "/work", OnDestroy: "retain"}})
+	s.Ports = pick(t, "port", nil, map[string]config.Port{"http": {Container: 80, Host: 8080}}, map[string]config.Port{"http": {Container: 81}})
+	return s
+}
+
+func drawLife(t *rapid.T) config.Lifecycle {
+	return config.Lifecycle{
+		PreventDestroy: pick(t, "prevent_destroy", false, false, false, false, false, false, false, true),
+		IgnoreChanges:  pick(t, "ignore_changes", nil, nil, nil, []string{"labels", "image"}),
+	}
+}
+
+func drawOutcome(t *rapid.T) *Outcome {
+	if rapid.Bool().Draw(t, "no outcome") {
+		return nil
+	}
+	return &Outcome{ExitCode: pick(t, "code", 0, 1, 137), Signal: pick(t, "signal", 0, 9, 15), Outside: pick(t, "outside", 0, 15),
+		OOM: rapid.Bool().Draw(t, "oom"), At: t0.Add(-time.Minute), Reason: pick(t, "reason", "exited", "killed", "oom", "ttl_expiry")}
+}
+
+func drawSeen(t *rapid.T, uid string) Seen {
+	s := Seen{
+		UID: uid, Layer: rapid.Bool().Draw(t, "layer"), Alive: pick(t, "alive", true, true, false), PID: 100, StartTime: 7,
+		Started: pick(t, "started", true, true, false), Outcome: drawOutcome(t), OOMKills: pick(t, "oomkills", uint64(0), 0, 1),
+		Unknown: pick(t, "unknown", "", "", "", "", "", "", "EIO"),
+		Missing: pick(t, "missing", nil, nil, nil, nil, []string{"link"}, []string{"rootfs", "link"}, []string{"limits"}),
+	}
+	s.Frozen = s.Started && rapid.Bool().Draw(t, "frozen")
+	s.Dying = !s.Alive && pick(t, "dying", false, false, false, true)
+	return s
+}
+
+func drawRecord(t *rapid.T, i int) (*Sandbox, *Seen) {
+	name := fmt.Sprint("s", i)
+	sp := drawSpec(t)
+	rec := &Sandbox{Address: "sandbox." + name, UID: "uid-" + name, Generation: int64(pick(t, "generation", 1, 2)), Spec: sp, Lifecycle: drawLife(t)}
+	if pick(t, "lease", true, true, false) {
+		rec.Lease = StartLease(&sp, t0.Add(-2*time.Hour))
+		if u := moment(t, "renewed"); !u.IsZero() {
+			rec.Lease.Until, rec.Lease.Renewed = u, true
+		}
+	}
+	if m := pick(t, "hold", "", "", "", "running", "paused", "suspended", "created"); m != "" {
+		rec.Hold = &Hold{Mode: m, By: "operator", At: t0.Add(-time.Hour)}
+	}
+	if sp.Network != nil {
+		rec.Net = &Net{Network: sp.Network.Name, Address: netip.MustParseAddr(pick(t, "address", "10.88.0.5", "10.88.0.5", "10.99.0.5"))}
+	}
+	if d := moment(t, "expired"); !d.IsZero() && pick(t, "is expired", false, false, true) {
+		rec.Expired = &Expired{Deadline: d, Reason: pick(t, "why", TTLExpiry, ShutdownTime), At: d, Done: rapid.Bool().Draw(t, "done")}
+	}
+	if pick(t, "retry", false, false, true) {
+		rec.Retry = Retry{Attempts: 2, NextAt: moment(t, "next"), Since: t0.Add(-time.Hour), Error: pick(t, "error", "", "no such file")}
+	}
+	if len(sp.Volumes) > 0 && rapid.Bool().Draw(t, "claims made") {
+		rec.Claim = map[string]string{"work": "v-" + name}
+	}
+	if pick(t, "pending", false, false, false, false, true) {
+		return rec, nil
+	}
+	rec.Instance = &Instance{
+		ID: "i-" + name, Phase: pick(t, "phase", Phases...), PID: 100, StartTime: 7, BootID: pick(t, "boot", boot, boot, "boot-0"),
+		RunningSpec: int64(pick(t, "running spec", 0, 1, 2)), StoppedBy: pick(t, "stopped by", "", ByExit, ByStop, BySuspend, ByExpiry, ByKilled, ByOOM),
+		Outcome: drawOutcome(t), Image: pick(t, "made from", "", "digest of host", "other"),
+	}
+	if pick(t, "unseen", false, false, false, true) {
+		return rec, nil
+	}
+	seen := drawSeen(t, rec.UID)
+	return rec, &seen
+}
+
+// drawWorld draws everything but the trigger and the options.
+func drawWorld(t *rapid.T) Input {
+	in := Input{
+		Now: t0, Trigger: Apply,
+		Records: Records{Sandboxes: map[string]*Sandbox{}, Networks: map[string]*Network{}, Volumes: map[string]*Volume{},
+			Images: map[string]*Image{}, Outputs: map[string]*config.Output{}, Ended: map[string]*Ended{}},
+		Observed: Observed{BootID: boot, Instances: map[string]Seen{}, Networks: map[string]SeenNetwork{}, Volumes: map[string]bool{}},
+		Desired:  &config.Desired{},
+	}
+	d := in.Desired
+	for i := range rapid.IntRange(0, 4).Draw(t, "sandboxes") {
+		a := fmt.Sprint("sandbox.s", i)
+		known := pick(t, "where", "both", "both", "both", "declared", "recorded", "ended")
+		if known == "both" || known == "recorded" {
+			rec, seen := drawRecord(t, i)
+			in.Records.Sandboxes[a] = rec
+			if seen != nil {
+				in.Observed.Instances[rec.Instance.ID] = *seen
+			}
+			for n := range pick(t, "survivors", 0, 0, 0, 0, 1, 2) {
+				in.Observed.Instances[fmt.Sprint("i-other", i, n)] = drawSeen(t, rec.UID)
+			}
+			for _, id := range rec.Claim {
+				in.Observed.Volumes[id] = pick(t, "claim there", true, true, false)
+			}
+			if known == "both" {
+				want := rec.Spec
+				if rapid.Bool().Draw(t, "changed") {
+					want = drawSpec(t)
+					if rapid.Bool().Draw(t, "claims same") {
+						want.Volumes = rec.Spec.Volumes
+					}
+				}
+				d.Sandboxes = append(d.Sandboxes, config.Resource[config.Sandbox]{Address: a, Spec: want, Lifecycle: drawLife(t)})
+			}
+		}
+		if known == "declared" || known == "ended" {
+			s := drawSpec(t)
+			d.Sandboxes = append(d.Sandboxes, config.Resource[config.Sandbox]{Address: a, Spec: s, Lifecycle: drawLife(t)})
+			if known == "ended" {
+				in.Records.Ended[a] = &Ended{Address: a, UID: "uid-old", Reason: pick(t, "ended", "ttl_expiry", "shutdown_time", "lost"),
+					Deadline: moment(t, "ended deadline"), ShutdownTime: moment(t, "ended shutdown_time"), TTL: config.Duration(time.Hour), At: t0.Add(-time.Hour)}
+			}
+		}
+	}
+	for i := range d.Sandboxes {
+		d.Sandboxes[i].DependsOn = references(&d.Sandboxes[i].Spec)
+		if i > 0 && pick(t, "depends", false, false, true) {
+			d.Sandboxes[i].DependsOn = append(d.Sandboxes[i].DependsOn, d.Sandboxes[i-1].Address)
+		}
+	}
+	for _, a := range []string{"image.base", "image.other"} {
+		src := pick(t, "source", "host", "host", "dir:/x")
+		d.Images = append(d.Images, config.Resource[config.Image]{Address: a, Spec: config.Image{Source: src}})
+		if pick(t, "image known", true, true, false) {
+			in.Records.Images[a] = &Image{Address: a, Spec: config.Image{Source: "host"}, Digest: "digest of host"}
+		}
+	}
+	for _, rec := range in.Records.Sandboxes {
+		if rec.Instance != nil && in.Records.Images[rec.Spec.Image] == nil {
+			rec.Instance.Image = "" // an image in use is always recorded
+		}
+	}
+	for _, a := range []string{"network.a", "network.b", "network.c"} {
+		cidr := map[string]string{"network.a": "10.88.0.0/24", "network.b": "10.89.0.0/24", "network.c": "10.88.0.0/25"}[a]
+		declared := a != "network.c"
+		if declared {
+			d.Networks = append(d.Networks, config.Resource[config.Network]{Address: a, Spec: config.Network{CIDR: pick(t, "cidr", cidr, cidr, "", "10.99.0.0/24"), Internet: rapid.Bool().Draw(t, "internet")}})
+		}
+		if pick(t, "network known", true, true, false) {
+			n := &Network{Address: a, ID: "n-" + a, Spec: config.Network{CIDR: cidr}, CIDR: netip.MustParsePrefix(cidr), Made: pick(t, "made", true, true, false)}
+			in.Records.Networks[a] = n
+			if pick(t, "network there", true, true, false) {
+				in.Observed.Networks[n.ID] = SeenNetwork{Exists: true, Missing: pick(t, "network missing", nil, nil, []string{"rules"})}
+			}
+		}
+	}
+	for _, a := range []string{"volume.a", "volume.b"} {
+		d.Volumes = append(d.Volumes, config.Resource[config.Volume]{Address: a})
+		if pick(t, "volume known", true, true, false) {
+			in.Records.Volumes[a] = &Volume{Address: a, ID: "v-" + a, Made: pick(t, "volume made", true, false)}
+			in.Observed.Volumes["v-"+a] = pick(t, "volume there", true, true, false)
+		}
+	}
+	if rapid.Bool().Draw(t, "output") {
+		d.Outputs = []config.Output{{Name: "o", Value: []byte(pick(t, "value", `"1"`, `"2"`))}}
+	}
+	if rapid.Bool().Draw(t, "output known") {
+		in.Records.Outputs["o"] = &config.Output{Name: "o", Value: []byte(`"1"`)}
+	}
+	if rapid.Bool().Draw(t, "orphan") {
+		in.Observed.Instances["i-orphan"] = drawSeen(t, "uid-nobody")
+	}
+	return in
+}
+
+func drawTrigger(t *rapid.T, in *Input) {
+	in.Trigger = pick(t, "trigger", Apply, Apply, Keep)
+	if pick(t, "no files", false, false, true) {
+		in.Desired = nil
+	}
+}
+
+func drawOptions(t *rapid.T, in *Input) {
+	o := &in.Options
+	o.Destroy = pick(t, "destroy", false, false, false, true)
+	o.Targets = pick(t, "targets", nil, nil, nil, []string{"sandbox.s1"}, []string{"network.a"}, []string{"nothing"})
+	o.Excludes = pick(t, "excludes", nil, nil, nil, []string{"sandbox.s0"}, []string{"network.b"})
+	o.Replace = pick(t, "replace", nil, nil, nil, []string{"sandbox.s0"})
+	o.RefreshOnly = pick(t, "refresh only", false, false, false, false, true)
+	o.NoRefresh = pick(t, "no refresh", false, false, false, false, true)
+	o.ReleaseHolds = pick(t, "release", false, false, true)
+	o.NoStart = pick(t, "no start", false, false, true)
+	in.Limits.MaxLifetime = pick(t, "max", 0, 0, 0, 2*time.Hour)
+}
+
+// An applied plan leaves nothing to do, and every step it takes is legal.
+func TestApplyingLeavesNothingToDo(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := drawWorld(t)
+		drawTrigger(t, &in)
+		in.Options.ReleaseHolds = rapid.Bool().Draw(t, "release holds")
+		in.Options.NoStart = !in.Options.ReleaseHolds && rapid.Bool().Draw(t, "no start")
+		in.Options.Destroy = pick(t, "destroy", false, false, false, true)
+		in.Options.Replace = pick(t, "replace", nil, nil, []string{"sandbox.s0"})
+		in = clone(in)
+		first := Make(in)
+		if first.Diags.HasErrors() {
+			return
+		}
+		wait := anyDying(in)
+		m := &model{Input: &in}
+		m.run(first)
+		if len(m.wrong) > 0 {
+			t.Fatalf("illegal steps:\n%s\nin\n%s", strings.Join(m.wrong, "\n"), first)
+		}
+		in.Options.Replace = nil
+		second := Make(in)
+		// What waits for something to finish dying may go on in a later round.
+		for round := 0; wait && len(second.Changes) > 0 && round < 4; round++ {
+			m.run(second)
+			second = Make(in)
+		}
+		if wait && second.Diags.HasErrors() {
+			return // refused, now that it is its turn
+		}
+		if !second.Empty() || second.Diags.HasErrors() || slices.ContainsFunc(second.Changes, func(c Change) bool { return true }) {
+			t.Fatalf("first plan\n%s\nleaves a second\n%s", first, second)
+		}
+	})
+}
+
+// The order of the declaration's lists and of maps changes nothing, to the byte.
+func TestOrderOfInputChangesNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := drawWorld(t)
+		drawTrigger(t, &in)
+		drawOptions(t, &in)
+		first := Make(in)
+		if in.Desired != nil {
+			d := *in.Desired
+			r := rand.New(rand.NewSource(rapid.Int64().Draw(t, "seed")))
+			shuffle := func(n int, swap func(i, j int)) { r.Shuffle(n, swap) }
+			d.Sandboxes, d.Networks = slices.Clone(d.Sandboxes), slices.Clone(d.Networks)
+			d.Volumes, d.Images = slices.Clone(d.Volumes), slices.Clone(d.Images)
+			shuffle(len(d.Sandboxes), func(i, j int) { d.Sandboxes[i], d.Sandboxes[j] = d.Sandboxes[j], d.Sandboxes[i] })
+			shuffle(len(d.Networks), func(i, j int) { d.Networks[i], d.Networks[j] = d.Networks[j], d.Networks[i] })
+			shuffle(len(d.Volumes), func(i, j int) { d.Volumes[i], d.Volumes[j] = d.Volumes[j], d.Volumes[i] })
+			shuffle(len(d.Images), func(i, j int) { d.Images[i], d.Images[j] = d.Images[j], d.Images[i] })
+			in.Desired = &d
+		}
+		second := Make(clone(in))
+		a, err := json.Marshal(first)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := json.Marshal(second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(a) != string(b) {
+			t.Fatalf("\n%s\nbecomes\n%s", a, b)
+		}
+		if fmt.Sprint(first.Status) == "" || len(first.Status) != len(second.Status) {
+			t.Fatalf("status %v becomes %v", first.Status, second.Status)
+		}
+	})
+}
+
+// Between two looks nothing falls due: at any instant before WakeAt an applied
+// world has nothing to do, and at WakeAt it has, or asks for a later look.
+func TestWakeIsNeverLate(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := drawWorld(t)
+		drawTrigger(t, &in)
+		in = clone(in)
+		first := Make(in)
+		if first.Diags.HasErrors() {
+			return
+		}
+		wait := anyDying(in)
+		if !first.WakeAt.IsZero() && !first.WakeAt.After(in.Now) {
+			t.Fatalf("wakes in the past:\n%s", first)
+		}
+		m := &model{Input: &in}
+		m.run(first)
+		rest := Make(in)
+		for round := 0; wait && len(rest.Changes) > 0 && round < 4; round++ {
+			m.run(rest)
+			rest = Make(in)
+		}
+		horizon := 48 * time.Hour
+		if !rest.WakeAt.IsZero() {
+			horizon = rest.WakeAt.Sub(in.Now)
+		}
+		in.Now = t0.Add(time.Duration(rapid.Int64Range(0, int64(horizon)-1).Draw(t, "ahead")))
+		if early := Make(in); !early.Empty() {
+			t.Fatalf("at %s there is something to do:\n%s\nalthough it asked only for %s after\n%s and\n%s", stamp(in.Now), early, stamp(rest.WakeAt), first, rest)
+		}
+		if !rest.WakeAt.IsZero() {
+			in.Now = rest.WakeAt
+			if due := Make(in); len(due.Changes) == 0 && !due.WakeAt.After(in.Now) && !due.WakeAt.IsZero() {
+				t.Fatalf("at the moment it asked for there is nothing to do:\n%s", due)
+			} else if due.Empty() && due.WakeAt.IsZero() {
+				t.Fatalf("woke at %s for nothing after\n%s and\n%s and\n%s", stamp(in.Now), first, rest, due)
+			}
+		}
+	})
+}
+
+// Whatever is drawn has a plan; it speaks only of what is declared or recorded,
+// of instances that are the record's own, and only in the scope asked for; the
+// agent never acts on behalf of files; each change waits only for earlier ones.
+func TestPlansStayInBounds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := drawWorld(t)
+		drawTrigger(t, &in)
+		drawOptions(t, &in)
+		before := fmt.Sprintf("%v", clone(in).Records.Sandboxes)
+		_ = before
+		p := Make(in)
+		done := map[string]bool{}
+		for _, c := range p.Changes {
+			if in.Trigger == Keep && c.Origin != FromHost {
+				t.Fatalf("the agent acts for files: %s", c)
+			}
+			if c.Instance != "" {
+				rec := in.Records.Sandboxes[c.Address]
+				own := rec != nil && rec.Instance != nil && rec.Instance.ID == c.Instance
+				if !own && (rec == nil || rec.UID == "" || in.Observed.Instances[c.Instance].UID != rec.UID) {
+					t.Fatalf("touches an instance that is not its own: %s", c)
+				}
+			}
+			if c.Kind == "sandbox" && c.Action != ActCreate && in.Records.Sandboxes[c.Address] == nil && in.Records.Ended[c.Address] == nil {
+				t.Fatalf("touches what is not recorded: %s", c)
+			}
+			if c.Cause == "" || c.Consequence == "" || (c.Origin != FromFiles && c.Origin != FromHost) {
+				t.Fatalf("does not say why and what: %s", c)
+			}
+			for _, d := range c.DependsOn {
+				if !done[d] {
+					t.Fatalf("%s waits for %s, which comes later:\n%s", c, d, p)
+				}
+			}
+			done[c.Address] = true
+		}
+		if in.Options.RefreshOnly && len(p.Changes) > 0 {
+			t.Fatalf("-refresh-only changes something:\n%s", p)
+		}
+		for a, st := range p.Status {
+			rec := in.Records.Sandboxes[a]
+			if len(st.Conditions) != len(Types) {
+				t.Fatalf("%s has %d conditions", a, len(st.Conditions))
+			}
+			if seen, ok := in.Observed.Instances[instanceID(rec)]; ok && seen.Unknown != "" {
+				for _, c := range p.Changes {
+					if c.Address == a {
+						t.Fatalf("acts without having been able to look: %s", c)
+					}
+				}
+				if st.Phase != rec.phase() || st.Conditions[0].Status != "Unknown" {
+					t.Fatalf("%s could not be looked at and is %s, Ready %s", a, st.Phase, st.Conditions[0].Status)
+				}
+			}
+		}
+	})
+}
+
+func anyDying(in Input) bool {
+	for _, s := range in.Observed.Instances {
+		if s.Dying {
+			return true
+		}
+	}
+	return false
+}
+
+func instanceID(s *Sandbox) string {
+	if s.Instance == nil {
+		return ""
+	}
+	return s.Instance.ID
+}
