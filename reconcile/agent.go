@@ -3,7 +3,6 @@ package reconcile
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -17,12 +16,17 @@ import (
 const (
 	// fullLook is how often the whole host is looked at though nothing happened:
 	// what leaves no event (a deleted link, flushed rules) is found then.
-	fullLook = 30 * time.Second
-	// clockTick is how often the wall clock is compared with the next deadline,
-	// so that a stepped clock or a host that slept is noticed within seconds.
+	fullLook = time.Minute
+	// clockTick is how often the wall clock is compared with what is due, so that
+	// a stepped clock or a host that slept is noticed within seconds.
 	clockTick = time.Second
-	// settle is how long after an event a pass waits for more of them.
-	settle = 5 * time.Millisecond
+	// settleTime is how long after an event the loop waits for its neighbours.
+	settleTime = 5 * time.Millisecond
+	// manyDirty is from how many events on one look at everything is cheaper.
+	manyDirty = 64
+	// bringUps bounds how many sandboxes are brought up side by side: a start
+	// needs memory and CPU, and a rebooted host has all of them to start.
+	bringUps = 16
 )
 
 // AgentOptions configure a resident agent.
@@ -34,31 +38,71 @@ type AgentOptions struct {
 	Ready        func()        // called once the socket serves and the first pass is planned
 }
 
-// agent keeps what was applied: it sleeps until the planner wants to look again,
-// a process ends, a verb or apply changed something, or a bounded time passed;
-// then it observes, plans, and carries out each sandbox's part in its own lane.
+// agent keeps what was applied. It sleeps until a sandbox is due, a process ends,
+// a verb or an apply changed something, or a bounded time passed. Then it looks,
+// plans, and carries out each sandbox's part in its own lane, without waiting for
+// it: a stuck sandbox delays nobody.
+//
+// What concerns one sandbox costs a glance at that one. Only the periodic look
+// goes over the whole host.
 type agent struct {
-	e    *Engine
+	*actor
 	log  hclog.Logger
 	kick chan struct{}
+	ups  chan struct{} // a token for each that is being brought up
 
-	mu       sync.Mutex
-	watching map[string]context.CancelFunc // by instance id and pid
-	busy     map[string]bool               // addresses whose lane of ours runs
-	lanes    sync.WaitGroup
+	mu      sync.Mutex
+	all     bool                 // everything is to be looked at
+	dirty   map[string]bool      // sandboxes to be looked at
+	due     map[string]time.Time // when the planner wants to look at a sandbox again
+	paces   map[string]pace
+	watches map[string]watch // by address
+	missed  map[string]bool  // asked for while we were at it already
+	passes  int              // full looks, for tests and measurements
+	glances int              // looks at one sandbox
+
+	work sync.WaitGroup // lanes and watches
+}
+
+// pace keeps a sandbox from being worked at without a pause when each step leads
+// to the next: one that fails, or one that claims success and changes nothing.
+// The planner's own back-off comes first; this is what holds when it cannot, as
+// when the state cannot be written.
+type pace struct {
+	rounds int // steps since there was nothing to do
+	until  time.Time
+}
+
+const (
+	freeRounds = 4 // as many steps as a way from any state to any other takes
+	paceMin    = time.Second
+	paceMax    = time.Minute
+)
+
+type watch struct {
+	process runtime.Process
+	id      string
+	cancel  context.CancelFunc
 }
 
 func newAgent(e *Engine) *agent {
 	a := &agent{
-		e: e, log: e.log, kick: make(chan struct{}, 1),
-		watching: map[string]context.CancelFunc{}, busy: map[string]bool{},
+		actor: e.as(byAgent), log: e.log, kick: make(chan struct{}, 1), ups: make(chan struct{}, bringUps),
+		all: true, dirty: map[string]bool{}, due: map[string]time.Time{}, paces: map[string]pace{}, watches: map[string]watch{}, missed: map[string]bool{},
 	}
-	e.nudge = a.nudge
+	e.nudge = a.nudgeThese
 	return a
 }
 
-// nudge asks for a pass soon; it never blocks.
-func (a *agent) nudge() {
+// nudgeThese asks for a look at these addresses soon, or at everything when none
+// is named; it never blocks.
+func (a *agent) nudgeThese(addresses ...string) {
+	a.mu.Lock()
+	a.all = a.all || len(addresses) == 0
+	for _, address := range addresses {
+		a.dirty[address] = true
+	}
+	a.mu.Unlock()
 	select {
 	case a.kick <- struct{}{}:
 	default:
@@ -67,35 +111,61 @@ func (a *agent) nudge() {
 
 // loop runs until ctx ends, then waits for the lanes that run.
 func (a *agent) loop(ctx context.Context, ready func()) error {
-	defer a.lanes.Wait()
-	defer a.unwatch(nil)
+	defer a.work.Wait()
+	defer a.unwatchAll()
 	tick := time.NewTicker(clockTick)
 	defer tick.Stop()
-	var wake, lastLook time.Time
-	for first := true; ; first = false {
-		var err error
-		lastLook = a.e.now()
-		if wake, err = a.pass(ctx); err != nil {
-			if ctx.Err() != nil {
-				return nil
+	var lastLook time.Time
+	for {
+		full, dirty := a.takeDirty()
+		now := a.now()
+		if full || now.Sub(lastLook) >= fullLook || now.Before(lastLook) {
+			lastLook = now
+			if err := a.pass(ctx); err != nil && ctx.Err() == nil {
+				a.log.Error("cannot look after the sandboxes", "error", err)
+				lastLook = now.Add(paceMin - fullLook) // again soon
 			}
-			a.log.Error("cannot look after the sandboxes", "error", err)
-			wake = a.e.now().Add(clockTick)
+		} else {
+			for _, address := range dirty {
+				a.one(ctx, address)
+			}
 		}
-		if first && ready != nil {
+		if ready != nil {
 			ready()
+			ready = nil
 		}
-		if !a.sleep(ctx, tick, wake, lastLook) {
+		if !a.sleep(ctx, tick, lastLook) {
 			return nil
 		}
 	}
 }
 
-// sleep returns true when it is time for a pass, false when ctx is over.
-func (a *agent) sleep(ctx context.Context, tick *time.Ticker, wake, lastLook time.Time) bool {
+// takeDirty empties the list of what is to be looked at now: what was asked for
+// and what is due.
+func (a *agent) takeDirty() (full bool, addresses []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.now()
+	for address, at := range a.due {
+		if !now.Before(at) {
+			a.dirty[address] = true
+			delete(a.due, address)
+		}
+	}
+	full = a.all || len(a.dirty) >= manyDirty
+	if !full {
+		addresses = sortedKeys(a.dirty)
+	}
+	a.all = false
+	clear(a.dirty)
+	return full, addresses
+}
+
+// sleep returns true when there is something to look at, false when ctx is over.
+func (a *agent) sleep(ctx context.Context, tick *time.Ticker, lastLook time.Time) bool {
 	var due <-chan time.Time
-	if !wake.IsZero() {
-		t := time.NewTimer(max(settle, wake.Sub(a.e.now())))
+	if at := a.nextDue(); !at.IsZero() {
+		t := time.NewTimer(max(0, at.Sub(a.now())))
 		defer t.Stop()
 		due = t.C
 	}
@@ -106,13 +176,14 @@ func (a *agent) sleep(ctx context.Context, tick *time.Ticker, wake, lastLook tim
 		case <-due:
 			return true
 		case <-tick.C:
-			now := a.e.now()
-			if (!wake.IsZero() && !now.Before(wake)) || now.Sub(lastLook) >= fullLook || now.Before(lastLook) {
+			now := a.now()
+			at := a.nextDue()
+			if (!at.IsZero() && !now.Before(at)) || now.Sub(lastLook) >= fullLook || now.Before(lastLook) {
 				return true
 			}
 		case <-a.kick:
 			// One event seldom comes alone; gather its neighbours.
-			t := time.NewTimer(settle)
+			t := time.NewTimer(settleTime)
 			select {
 			case <-t.C:
 			case <-ctx.Done():
@@ -124,135 +195,335 @@ func (a *agent) sleep(ctx context.Context, tick *time.Ticker, wake, lastLook tim
 	}
 }
 
-// pass looks, plans, and starts what is to be done. It does not wait for it: a
-// stuck sandbox delays nobody.
-func (a *agent) pass(ctx context.Context) (wake time.Time, err error) {
-	seen, err := a.e.look(ctx)
-	if err != nil {
-		return time.Time{}, err
-	}
-	records := a.e.snapshot()
-	p := plan.Make(plan.Input{
-		Records: records, Observed: seen, Now: a.e.now(), Trigger: plan.Keep, Limits: a.e.limits(),
-	})
-	a.watch(ctx, &records, p)
-	changed := map[string]bool{}
-	network := false
-	for _, c := range p.Changes {
-		if c.Action == plan.ActNoop {
-			continue
+func (a *agent) nextDue() (at time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, t := range a.due {
+		if at.IsZero() || t.Before(at) {
+			at = t
 		}
-		changed[c.Address] = true
-		network = network || c.Kind != "sandbox"
 	}
-	for _, address := range sortedKeys(p.Status) {
-		// Lanes of ours and others' take over what they find themselves.
-		if release, holder := a.e.lanes.try(address, "status", byAgent); holder == nil {
-			err := a.e.takeStatus(address, p.Status[address])
-			release()
-			if err != nil {
-				return time.Time{}, err
+	return at
+}
+
+// pass looks at the whole host, records what is true, and starts what is to be
+// done.
+func (a *agent) pass(ctx context.Context) error {
+	a.mu.Lock()
+	a.passes++
+	a.mu.Unlock()
+	a.recoverAgain(ctx)
+	seen, err := a.look(ctx)
+	if err != nil {
+		return err
+	}
+	records := a.snapshot()
+	seen.hide(records.Sandboxes)
+	now := a.now()
+	p := plan.Make(plan.Input{Records: records, Observed: seen.Observed, Now: now, Trigger: plan.Keep, Limits: a.limits()})
+	todo := map[string][]plan.Change{}
+	for _, c := range p.Changes {
+		if c.Kind == "sandbox" && c.Action != plan.ActNoop {
+			todo[c.Address] = append(todo[c.Address], c)
+		}
+	}
+	for address, rec := range records.Sandboxes {
+		if st := p.Status[address]; doomed(rec) || ends(rec, &st) {
+			todo[address] = append(todo[address], []plan.Change{}...)
+			if todo[address] == nil {
+				todo[address] = []plan.Change{}
 			}
 		}
 	}
-	if network {
-		a.repairShared(ctx, p)
+	base, err := a.takeAll(ctx, p.Status, records.Sandboxes, &seen, func(address string) bool { return todo[address] != nil })
+	if err != nil {
+		return err
 	}
-	for _, address := range sortedKeys(changed) {
-		if _, ok := records.Sandboxes[address]; ok {
-			a.lane(ctx, address)
+	a.mendShared(ctx, p)
+	for address := range records.Sandboxes {
+		switch {
+		case todo[address] != nil:
+			a.lane(ctx, address, &found{rec: records.Sandboxes[address], st: p.Status[address], seen: &seen, changes: todo[address]})
+		case base[address] == nil: // somebody is or was at it
+			a.again(address, now.Add(clockTick))
+		default:
+			a.quiet(ctx, base[address], &seen)
 		}
 	}
-	return p.WakeAt, nil
+	a.forgetGone(records.Sandboxes)
+	return nil
 }
 
-// repairShared mends networks and volumes before the sandboxes that use them.
-func (a *agent) repairShared(ctx context.Context, p *plan.Plan) {
-	r := &run{e: a.e, who: byAgent, verb: "keep", stop: ctx}
+// quiet is for a sandbox that needs nothing now: its process is watched, and the
+// planner told when to look again.
+func (a *agent) quiet(ctx context.Context, rec *plan.Sandbox, seen *sight) {
+	a.watch(ctx, rec)
+	wake := a.wakeOf(rec, seen)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.paces, rec.Address)
+	if wake.IsZero() {
+		delete(a.due, rec.Address)
+	} else {
+		a.due[rec.Address] = wake
+	}
+}
+
+// wakeOf asks the planner when a sandbox needs the next look.
+func (a *agent) wakeOf(rec *plan.Sandbox, seen *sight) time.Time {
+	own := plan.Observed{BootID: seen.BootID, Instances: map[string]plan.Seen{}}
+	if rec.Instance != nil {
+		if in, there := seen.Instances[rec.Instance.ID]; there {
+			own.Instances[rec.Instance.ID] = in
+		}
+	}
+	p := plan.Make(plan.Input{Records: a.only(rec.Address), Observed: own, Now: a.now(), Trigger: plan.Keep, Limits: a.limits()})
+	return p.WakeAt
+}
+
+// again asks for a look at that time, or earlier if one is due already.
+func (a *agent) again(address string, at time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if t, ok := a.due[address]; !ok || at.Before(t) {
+		a.due[address] = at
+	}
+}
+
+// forget drops what is kept of a sandbox that is no more.
+func (a *agent) forget(address string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.due, address)
+	delete(a.paces, address)
+	delete(a.missed, address)
+	if w, ok := a.watches[address]; ok {
+		w.cancel()
+		delete(a.watches, address)
+	}
+}
+
+// forgetGone is forget for all that have no record.
+func (a *agent) forgetGone(records map[string]*plan.Sandbox) {
+	a.mu.Lock()
+	gone := map[string]bool{}
+	for address := range a.due {
+		gone[address] = records[address] == nil
+	}
+	for address := range a.watches {
+		gone[address] = records[address] == nil
+	}
+	a.mu.Unlock()
+	for address, is := range gone {
+		if is && a.current(address) == nil {
+			a.forget(address)
+		}
+	}
+}
+
+// mendShared mends networks and volumes before the sandboxes that use them.
+func (a *agent) mendShared(ctx context.Context, p *plan.Plan) {
+	r := &run{actor: a.actor, quit: ctx, declared: declaredBy(nil)}
 	for _, c := range p.Changes {
-		if c.Kind == "sandbox" || c.Action == plan.ActNoop {
+		if c.Kind == "sandbox" || c.Kind == "output" || c.Action == plan.ActNoop {
 			continue
 		}
-		release, holder := a.e.lanes.try(c.Address, "keep", byAgent)
+		release, holder := a.lanes.try(c.Address, "keep", byAgent)
 		if holder != nil {
 			continue
 		}
-		if err := r.change(context.WithoutCancel(ctx), &node{address: c.Address}, c); err != nil {
+		if err := r.change(context.WithoutCancel(ctx), c); err != nil {
 			a.log.Error("cannot mend", "address", c.Address, "error", err)
 		}
 		release()
 	}
 }
 
-// lane converges one sandbox on its own, unless somebody else is at it; they
-// will nudge when they are done.
-func (a *agent) lane(ctx context.Context, address string) {
-	release, holder := a.e.lanes.try(address, "keep", byAgent)
-	if holder != nil {
+// found is what a look at the whole host says of one sandbox.
+type found struct {
+	rec     *plan.Sandbox
+	st      plan.Status
+	seen    *sight
+	changes []plan.Change
+}
+
+// one looks at one sandbox and does what it needs, in its lane.
+func (a *agent) one(ctx context.Context, address string) {
+	if a.current(address) == nil {
+		a.forget(address)
 		return
 	}
-	a.lanes.Go(func() {
-		defer a.nudge()
-		defer release()
-		if err := a.e.converge(context.WithoutCancel(ctx), address, byAgent); err != nil {
-			a.log.Error("cannot converge", "address", address, "error", err)
-		}
+	a.lane(ctx, address, nil)
+}
+
+// lane works at one sandbox on its own, unless somebody else is at it: they will
+// nudge when they are done. f is what was found by a look at everything; nil: it
+// is looked at now.
+func (a *agent) lane(ctx context.Context, address string, f *found) {
+	a.mu.Lock()
+	until := a.paces[address].until
+	a.mu.Unlock()
+	if a.now().Before(until) {
+		a.again(address, until)
+		return
+	}
+	release, holder := a.lanes.try(address, "keep", byAgent)
+	if holder != nil {
+		a.mu.Lock()
+		a.missed[address] = true
+		a.mu.Unlock()
+		a.again(address, a.now().Add(clockTick))
+		return
+	}
+	a.work.Go(func() {
+		did, wake, err := a.keep(context.WithoutCancel(ctx), address, f)
+		release()
+		a.after(ctx, address, did, wake, err)
 	})
 }
 
-// watch waits for the end of every live process, and for no other.
-func (a *agent) watch(ctx context.Context, records *plan.Records, p *plan.Plan) {
-	want := map[string]runtime.Process{}
-	ids := map[string]string{}
-	for address, rec := range records.Sandboxes {
-		i := rec.Instance
-		st, ok := p.Status[address]
-		if i == nil || !ok {
-			continue
-		}
-		pid, start, phase := i.PID, i.StartTime, i.Phase
-		if st.PID != 0 {
-			pid, start, phase = st.PID, st.StartTime, st.Phase
-		}
-		if pid == 0 || (phase != plan.Created && phase != plan.Running && phase != plan.Paused) {
-			continue
-		}
-		key := fmt.Sprintf("%s/%d/%d", i.ID, pid, start)
-		want[key] = runtime.Process{PID: pid, StartTime: start, BootID: i.BootID}
-		ids[key] = i.ID
-	}
-	a.unwatch(want)
+// keep does what the sandbox needs. The caller holds its lane.
+func (a *agent) keep(ctx context.Context, address string, f *found) (did bool, wake time.Time, err error) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	for key, proc := range want {
-		if a.watching[key] != nil {
-			continue
+	a.glances++
+	a.mu.Unlock()
+	rec := a.current(address)
+	if rec == nil {
+		return false, time.Time{}, nil
+	}
+	if doomed(rec) && !a.now().Before(rec.Retry.NextAt) {
+		return true, time.Time{}, a.removeDoomed(ctx, copySandbox(rec))
+	}
+	if f == nil || f.rec != rec {
+		return a.converge(ctx, address)
+	}
+	// Nothing was recorded since the look, the deadline least of all.
+	if _, err := a.take(ctx, rec, &f.st, f.seen); err != nil {
+		return true, time.Time{}, err
+	}
+	if len(f.changes) == 0 {
+		return true, time.Time{}, nil
+	}
+	defer a.up(f.changes)()
+	return true, time.Time{}, a.carryOut(ctx, f.changes)
+}
+
+// up takes a token where the changes bring a process up.
+func (a *agent) up(changes []plan.Change) (done func()) {
+	for _, c := range changes {
+		switch c.Action {
+		case plan.ActCreate, plan.ActStart, plan.ActRestart, plan.ActRecreate, plan.ActReplace:
+			a.ups <- struct{}{}
+			return func() { <-a.ups }
 		}
-		w, cancel := context.WithCancel(ctx)
-		a.watching[key] = cancel
-		id := ids[key]
-		a.lanes.Go(func() {
-			err := a.e.host.WaitExit(w, id, proc)
-			cancel()
-			a.mu.Lock()
-			delete(a.watching, key)
-			a.mu.Unlock()
-			if err == nil {
-				a.nudge()
-			} else if !errors.Is(err, context.Canceled) {
-				a.log.Warn("cannot watch", "instance", id, "error", err)
-			}
-		})
+	}
+	return func() {}
+}
+
+// after decides when to look at the sandbox next.
+func (a *agent) after(ctx context.Context, address string, did bool, wake time.Time, err error) {
+	rec := a.current(address)
+	if rec == nil {
+		a.forget(address)
+		return
+	}
+	a.watch(ctx, rec)
+	if err != nil {
+		a.log.Error("cannot converge", "address", address, "error", err)
+	}
+	a.mu.Lock()
+	missed := a.missed[address]
+	delete(a.missed, address)
+	a.mu.Unlock()
+	if missed {
+		defer a.nudgeThese(address)
+	}
+	if !did && err == nil {
+		a.mu.Lock()
+		delete(a.paces, address)
+		if wake.IsZero() {
+			delete(a.due, address)
+		} else {
+			a.due[address] = wake
+		}
+		a.mu.Unlock()
+		return
+	}
+	// Something was done: look once more, at once while that is progress.
+	a.mu.Lock()
+	p := a.paces[address]
+	p.rounds++
+	over := p.rounds - freeRounds
+	var known *stepError
+	if err != nil && !errors.As(err, &known) {
+		over = max(over, p.rounds)
+	}
+	now := a.now()
+	p.until = time.Time{}
+	if over > 0 {
+		p.until = now.Add(min(paceMin<<min(over-1, 10), paceMax))
+	}
+	a.paces[address] = p
+	a.mu.Unlock()
+	if ctx.Err() != nil {
+		return
+	}
+	if p.until.IsZero() {
+		a.nudgeThese(address)
+		return
+	}
+	a.mu.Lock()
+	a.due[address] = p.until
+	a.mu.Unlock()
+	select {
+	case a.kick <- struct{}{}: // the loop sleeps towards an older time
+	default:
 	}
 }
 
-// unwatch ends the waits that are not wanted any more.
-func (a *agent) unwatch(want map[string]runtime.Process) {
+// watch waits for the end of the sandbox's process, and of no other.
+func (a *agent) watch(ctx context.Context, rec *plan.Sandbox) {
+	var want watch
+	if i := rec.Instance; live(rec) && i.PID != 0 {
+		want = watch{id: i.ID, process: runtime.Process{PID: i.PID, StartTime: i.StartTime, BootID: i.BootID}}
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for key, cancel := range a.watching {
-		if _, ok := want[key]; !ok {
-			cancel()
+	have, watching := a.watches[rec.Address]
+	if watching && have.id == want.id && have.process == want.process {
+		return
+	}
+	if watching {
+		have.cancel()
+		delete(a.watches, rec.Address)
+	}
+	if want.id == "" || ctx.Err() != nil {
+		return
+	}
+	w, cancel := context.WithCancel(ctx)
+	want.cancel = cancel
+	a.watches[rec.Address] = want
+	address := rec.Address
+	a.work.Go(func() {
+		defer cancel()
+		err := a.host.WaitExit(w, want.id, want.process)
+		if w.Err() != nil {
+			return
 		}
+		if err != nil {
+			a.log.Warn("cannot watch", "address", address, "error", err)
+			return // the periodic look sees its end
+		}
+		a.nudgeThese(address)
+	})
+}
+
+// unwatchAll ends all watches.
+func (a *agent) unwatchAll() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for address, w := range a.watches {
+		w.cancel()
+		delete(a.watches, address)
 	}
 }

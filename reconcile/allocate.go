@@ -165,7 +165,7 @@ func (a *allocator) fill(ctx context.Context, host runtime.Host, rec *plan.Sandb
 	switch {
 	case net == nil:
 		rec.Net = nil
-	case rec.Net == nil || rec.Net.Network != net.Address || !net.CIDR.Contains(rec.Net.Address):
+	case rec.Net == nil || rec.Net.Network != net.Address || !usable(net, rec.Net.Address):
 		ip, err := a.freeAddress(net)
 		if err != nil {
 			return err
@@ -213,6 +213,12 @@ func (a *allocator) freeAddress(n *plan.Network) (netip.Addr, error) {
 	}
 }
 
+// usable tells whether a sandbox on the network can have the address: in its
+// range, and none of network address, broadcast address and gateway.
+func usable(n *plan.Network, ip netip.Addr) bool {
+	return n.CIDR.Contains(ip) && n.CIDR.Contains(ip.Next()) && ip != n.CIDR.Masked().Addr() && ip != n.Gateway
+}
+
 func (a *allocator) fillPorts(ctx context.Context, host runtime.Host, rec *plan.Sandbox) error {
 	ports := map[string]plan.Port{}
 	for _, name := range sortedKeys(rec.Spec.Ports) {
@@ -233,6 +239,9 @@ func (a *allocator) fillPorts(ctx context.Context, host runtime.Host, rec *plan.
 			if port != 0 {
 				if owner := a.portOwner(addr, port, protocol); owner != "" && owner != rec.Address {
 					return fmt.Errorf("port %q of %s: host port %d/%s is already used by %s; choose another, or 0 for any free one", name, rec.Address, port, protocol, owner)
+				} else if owner != "" { // its own already, under another name
+					ports[name] = plan.Port{Container: want.Container, Host: port, Address: addr, Protocol: protocol}
+					break
 				}
 			}
 			got, err := host.CheckPort(ctx, ip, uint16(port), protocol)
@@ -241,8 +250,11 @@ func (a *allocator) fillPorts(ctx context.Context, host runtime.Host, rec *plan.
 			} else if err != nil {
 				return err
 			}
-			if want.Host == 0 && a.portOwner(addr, int(got), protocol) != "" && try < 64 {
-				continue
+			if want.Host == 0 && (a.portOwner(addr, int(got), protocol) != "" || chosen(ports, int(got), protocol)) {
+				if try < 64 {
+					continue
+				}
+				return fmt.Errorf("port %q of %s: no free host port found on %s; choose one", name, rec.Address, addr)
 			}
 			ports[name] = plan.Port{Container: want.Container, Host: int(got), Address: addr, Protocol: protocol}
 			break
@@ -250,6 +262,16 @@ func (a *allocator) fillPorts(ctx context.Context, host runtime.Host, rec *plan.
 	}
 	rec.Ports = ports
 	return nil
+}
+
+// chosen tells whether another port of the same sandbox just got this one.
+func chosen(ports map[string]plan.Port, port int, protocol string) bool {
+	for _, p := range ports {
+		if p.Host == port && p.Protocol == protocol {
+			return true
+		}
+	}
+	return false
 }
 
 // portOwner tells which sandbox has reserved a host port; the wildcard address
@@ -289,7 +311,9 @@ func (e *Engine) chooseCIDR(ctx context.Context) (netip.Prefix, error) {
 	}
 	e.mu.Lock()
 	for _, n := range e.records.Networks {
-		used = append(used, n.CIDR)
+		if n.CIDR.IsValid() {
+			used = append(used, n.CIDR)
+		}
 	}
 	e.mu.Unlock()
 	for _, pool := range e.settings.AddressPools {

@@ -1,10 +1,14 @@
 package reconcile
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -25,7 +29,8 @@ type prepared struct {
 	PlanResult
 	desired *config.Desired
 	records plan.Records
-	source  *config.Source
+	seen    sight
+	source  *config.Source // nil: a destroy without files
 	options plan.Options
 }
 
@@ -39,24 +44,35 @@ func (e *Engine) Plan(ctx context.Context, r PlanRequest) (*PlanResult, error) {
 }
 
 func (e *Engine) prepare(ctx context.Context, r PlanRequest) (*prepared, error) {
-	if r.Source == nil {
+	p := &prepared{source: r.Source, options: r.Options, desired: &config.Desired{}}
+	switch {
+	case r.Source != nil:
+		if err := e.bound(r.Source.Dir, r.TakeOver); err != nil {
+			return nil, err
+		}
+		p.Digest = r.Source.Digest()
+	case !r.Options.Destroy:
 		return nil, &Error{Kind: Invalid, Message: "a plan needs a configuration"}
 	}
-	if err := e.bound(r.Source.Dir, r.TakeOver); err != nil {
-		return nil, err
-	}
-	p := &prepared{source: r.Source, options: r.Options}
-	p.Lineage, p.Digest = e.store.Lineage(), r.Source.Digest()
+	p.Lineage = e.store.Lineage()
 	p.records = e.snapshot()
 	p.Serial = p.records.Serial
-	var seen plan.Observed
 	var err error
 	if r.Options.NoRefresh {
-		seen = believed(&p.records)
-	} else if seen, err = e.look(ctx); err != nil {
+		p.seen = sight{Observed: believed(&p.records)}
+	} else if p.seen, err = e.look(ctx); err != nil {
 		return nil, err
 	}
+	p.seen.hide(p.records.Sandboxes)
 	now := e.now()
+	if r.Source == nil {
+		p.Plan = plan.Make(plan.Input{
+			Desired: p.desired, Records: p.records, Observed: p.seen.Observed, Now: now,
+			Trigger: plan.Apply, Options: r.Options, Limits: e.limits(),
+		})
+		p.Diagnostics = p.Plan.Diags
+		return p, nil
+	}
 	exports := e.exports()
 	for range unsettledRounds {
 		var diags config.Diagnostics
@@ -65,7 +81,7 @@ func (e *Engine) prepare(ctx context.Context, r PlanRequest) (*prepared, error) 
 			return nil, &Error{Kind: Invalid, Message: "the configuration is not valid", Diagnostics: diags}
 		}
 		p.Plan = plan.Make(plan.Input{
-			Desired: p.desired, Records: p.records, Observed: seen, Now: now,
+			Desired: p.desired, Records: p.records, Observed: p.seen.Observed, Now: now,
 			Trigger: plan.Apply, Options: r.Options, Limits: e.limits(),
 		})
 		p.Diagnostics = append(diags, p.Plan.Diags...)
@@ -91,15 +107,6 @@ const unsettledRounds = 16
 
 func (e *Engine) limits() plan.Limits {
 	return plan.Limits{MaxLifetime: time.Duration(e.settings.MaxLifetime)}
-}
-
-// look observes the host in the planner's words.
-func (e *Engine) look(ctx context.Context) (plan.Observed, error) {
-	o, err := e.host.Observe(ctx)
-	if err != nil {
-		return plan.Observed{}, fmt.Errorf("cannot look at the host: %w", err)
-	}
-	return observedOf(o), nil
 }
 
 // believed is the last seen status put as an observation, for -refresh=false.
@@ -131,10 +138,7 @@ func believed(r *plan.Records) plan.Observed {
 // bound refuses a configuration from another directory than the one this state
 // serves. A state without any record serves whoever comes.
 func (e *Engine) bound(dir string, takeOver bool) error {
-	var have string
-	if err := e.store.View(func(tx state.Tx) error { have = tx.Meta(metaConfigDir); return nil }); err != nil {
-		return err
-	}
+	have := e.meta(metaConfigDir)
 	if have == "" || have == dir || takeOver || e.empty() {
 		return nil
 	}
@@ -151,23 +155,28 @@ func (e *Engine) empty() bool {
 
 // Apply makes a plan, has it confirmed, and runs it.
 func (e *Engine) Apply(ctx context.Context, r ApplyRequest, confirm func(*PlanResult) (bool, error), progress func(Progress)) (*ApplyResult, error) {
-	if err := e.takeTurn(ctx, r.LockWait); err != nil {
+	verb := "apply"
+	if r.Options.Destroy {
+		verb = "destroy"
+	}
+	release, err := e.turn.take(ctx, lockWait(r.LockWait), verb)
+	if err != nil {
 		return nil, err
 	}
-	defer func() { <-e.applies }()
+	defer release()
 	if err := e.following.allows(&r); err != nil {
 		return nil, err
 	}
 	req := r.PlanRequest
 	if r.Saved != nil {
-		if err := e.current(r.Saved); err != nil {
+		if err := e.currentPlan(r.Saved); err != nil {
 			return nil, err
 		}
 		req.Source, req.Options = r.Saved.Source, r.Saved.Options
 	}
 	p, err := e.prepare(ctx, req)
 	if err != nil {
-		return nil, err
+		return nil, errorOf(err)
 	}
 	res := &ApplyResult{PlanResult: p.PlanResult}
 	if r.Saved != nil {
@@ -181,7 +190,7 @@ func (e *Engine) Apply(ctx context.Context, r ApplyRequest, confirm func(*PlanRe
 	if !r.AutoApprove && r.Saved == nil && confirm != nil {
 		yes, err := confirm(&res.PlanResult)
 		if err != nil {
-			return res, err
+			return res, errorOf(err)
 		}
 		if !yes {
 			res.Declined = true
@@ -191,62 +200,76 @@ func (e *Engine) Apply(ctx context.Context, r ApplyRequest, confirm func(*PlanRe
 			return res, &Error{Kind: Stale, Message: "the state changed while the plan waited for approval; run apply again"}
 		}
 	}
-	if err := ctx.Err(); err != nil {
+	if ctx.Err() != nil {
 		res.Interrupted = true
 		return res, nil
 	}
-	return res, e.execute(ctx, p, r, progress, res)
+	if r.Override {
+		if err := e.following.suspend(); err != nil {
+			return res, errorOf(err)
+		}
+	}
+	return res, errorOf(e.execute(ctx, p, r, progress, res))
 }
 
-// takeTurn waits for another apply that runs in this process.
-func (e *Engine) takeTurn(ctx context.Context, wait time.Duration) error {
-	if wait <= 0 {
-		wait = 10 * time.Second
+func lockWait(d time.Duration) time.Duration {
+	if d <= 0 {
+		return DefaultLockWait
 	}
-	t := time.NewTimer(wait)
-	defer t.Stop()
-	select {
-	case e.applies <- struct{}{}:
-		return nil
-	case <-t.C:
-		return &Error{Kind: Locked, Message: fmt.Sprintf("another apply has been running for longer than %s; wait for it or raise -lock-timeout", wait)}
-	case <-ctx.Done():
-		return &Error{Kind: Interrupted, Message: "interrupted while waiting for another apply"}
-	}
+	return d
 }
 
 // execute runs a prepared plan and records what it was for.
 func (e *Engine) execute(ctx context.Context, p *prepared, r ApplyRequest, progress func(Progress), res *ApplyResult) error {
-	if err := e.bind(p); err != nil {
+	as := e.as(byApply)
+	if err := as.bind(p); err != nil {
 		return err
 	}
-	if err := e.takeOver(p.Plan); err != nil {
-		return err
+	as.recoverAgain(ctx)
+	run := &run{
+		actor: as, source: p.source, options: p.options, verb: "apply", progress: progress, quit: ctx,
+		lockWait: lockWait(r.LockWait), override: r.Override, declared: declaredBy(p.desired),
 	}
-	run := &run{e: e, source: p.source, who: byApply, verb: "apply", progress: progress, stop: ctx}
 	if p.options.Destroy {
 		run.verb = "destroy"
 	}
-	run.declared = make(map[string]*config.Resource[config.Sandbox], len(p.desired.Sandboxes))
-	for i := range p.desired.Sandboxes {
-		run.declared[p.desired.Sandboxes[i].Address] = &p.desired.Sandboxes[i]
+	run.again.unmade = map[string]bool{}
+	for _, a := range p.Plan.Unsettled() {
+		run.again.unmade[a] = true
 	}
-	run.graph(p.Plan, p.records)
-	run.execute(ctx, r.Parallelism)
-	res.Applied, res.Failures = plan.Summarize(run.done), run.failures
-	res.Interrupted = ctx.Err() != nil
-	if err := e.finishApply(p, res); err != nil {
+	var err error
+	if p.options.NoRefresh {
+		run.base = p.records.Sandboxes
+	} else if run.base, err = as.takeAll(ctx, p.Plan.Status, p.records.Sandboxes, &p.seen, nil); err != nil {
 		return err
 	}
-	if e.nudge != nil {
-		e.nudge()
-	} else {
+	run.graph(p.Plan)
+	run.execute(ctx, r.Parallelism)
+	as.sweepAll(ctx)
+	res.Applied, res.Failures = plan.Summarize(run.done), run.failures
+	res.Interrupted = run.interrupted
+	if err := as.finishApply(ctx, p, run, res); err != nil {
+		return err
+	}
+	if e.nudge == nil {
 		res.Warnings = append(res.Warnings, e.unwatched()...)
 	}
 	if len(res.Failures) > 0 && !res.Interrupted {
 		return applyFailed(res.Failures)
 	}
 	return nil
+}
+
+// sweepAll removes old instances that earlier steps could not remove.
+func (e *actor) sweepAll(ctx context.Context) {
+	for address, rec := range e.snapshot().Sandboxes {
+		if !doomed(rec) || ctx.Err() != nil {
+			continue
+		}
+		if err := e.sweep(ctx, address); err != nil {
+			e.log.Warn("cannot remove an old instance yet", "address", address, "error", err)
+		}
+	}
 }
 
 func applyFailed(failures []Failure) *Error {
@@ -259,152 +282,145 @@ func applyFailed(failures []Failure) *Error {
 	return err
 }
 
-func (e *Engine) bind(p *prepared) error {
-	w := &write{meta: map[string]string{metaConfigDir: p.source.Dir}}
-	return e.commit(w)
-}
-
-// takeOver stores what a plan found to be true of recorded sandboxes.
-func (e *Engine) takeOver(p *plan.Plan) error {
-	for _, address := range sortedKeys(p.Status) {
-		if err := e.takeStatus(address, p.Status[address]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// takeStatus stores one sandbox's observed status where it differs, and tells
-// the history when the process ended or the sandbox was lost.
-func (e *Engine) takeStatus(address string, st plan.Status) error {
-	rec, ok := e.sandbox(address)
-	if !ok {
+// bind records which directory this state serves.
+func (e *actor) bind(p *prepared) error {
+	if p.source == nil || e.meta(metaConfigDir) == p.source.Dir {
 		return nil
 	}
-	changed := false
-	w := &write{}
-	if st.Rebind != "" && rec.Instance != nil && rec.Instance.ID != st.Rebind {
-		rec.Instance.ID, rec.Instance.PID, rec.Instance.StartTime = st.Rebind, st.PID, st.StartTime
-		w.bump, changed = true, true
-		w.event(e.eventOf(rec, "rebound", "survivor", "the recorded instance is gone; this one of the same sandbox lives"))
-	}
-	if i := rec.Instance; i != nil && (i.Phase != st.Phase || i.StoppedBy != st.StoppedBy || (st.Outcome != nil && i.Outcome == nil)) {
-		if i.Phase != st.Phase {
-			typ, why := string(st.Phase), st.StoppedBy
-			if st.Phase == plan.Stopped {
-				typ = "exited"
-			}
-			msg := ""
-			if st.Outcome != nil {
-				msg = describeOutcome(st.Outcome)
-			}
-			w.event(e.eventOf(rec, typ, why, msg))
-		}
-		i.Phase, i.StoppedBy = st.Phase, st.StoppedBy
-		if st.Outcome != nil {
-			i.Outcome = st.Outcome
-		}
-		if st.Phase != plan.Created && st.Phase != plan.Running && st.Phase != plan.Paused {
-			i.PID, i.StartTime = 0, 0
-		} else if st.PID != 0 {
-			i.PID, i.StartTime = st.PID, st.StartTime
-		}
-		changed = true
-	}
-	if st.Conditions != nil && !slices.Equal(rec.Conditions, st.Conditions) {
-		rec.Conditions = st.Conditions
-		changed = true
-	}
-	if !changed {
-		return nil
-	}
-	return e.commit(w.sandbox(rec))
+	return e.commit(&write{meta: map[string]string{metaConfigDir: p.source.Dir}})
 }
 
-func describeOutcome(o *plan.Outcome) string {
-	switch {
-	case o.OOM:
-		return "out of memory"
-	case o.Signal != 0:
-		return fmt.Sprintf("signal %d", o.Signal)
-	default:
-		return fmt.Sprintf("exit code %d", o.ExitCode)
-	}
+func (e *Engine) meta(key string) string {
+	var v string
+	_ = e.store.View(func(tx state.Tx) error { v = tx.Meta(key); return nil }) // unreadable is unknown
+	return v
 }
 
-// finishApply records, beside the changes themselves, what the files say of
-// unchanged resources (lifecycle, sources), the outputs, and the digest.
-func (e *Engine) finishApply(p *prepared, res *ApplyResult) error {
+// finishApply records, beside the changes themselves, what the files say around
+// the specs of unchanged resources (what they refer to, and where values come
+// from), the outputs, and the digest.
+func (e *actor) finishApply(ctx context.Context, p *prepared, run *run, res *ApplyResult) error {
 	if p.options.RefreshOnly {
 		return nil
 	}
-	w := &write{}
-	for i := range p.desired.Sandboxes {
-		want := &p.desired.Sandboxes[i]
-		rec, ok := e.sandbox(want.Address)
-		if !ok || p.options.Destroy {
-			continue
-		}
-		if rec.Lifecycle.PreventDestroy == want.Lifecycle.PreventDestroy &&
-			slices.Equal(rec.Lifecycle.IgnoreChanges, want.Lifecycle.IgnoreChanges) &&
-			slices.Equal(rec.DependsOn, want.DependsOn) && mapsEqual(rec.Sources, want.Sources) {
-			continue
-		}
-		rec.Lifecycle, rec.DependsOn, rec.Sources = want.Lifecycle, want.DependsOn, want.Sources
-		w.sandbox(rec)
-	}
 	if !p.options.Destroy {
-		for i := range p.desired.Networks {
-			if rec, ok := e.network(p.desired.Networks[i].Address); ok {
-				rec.Lifecycle, rec.DependsOn = p.desired.Networks[i].Lifecycle, p.desired.Networks[i].DependsOn
-				set(&w.networks, rec.Address, rec)
-			}
-		}
-		for i := range p.desired.Volumes {
-			if rec, ok := e.volume(p.desired.Volumes[i].Address); ok {
-				rec.Lifecycle, rec.DependsOn = p.desired.Volumes[i].Lifecycle, p.desired.Volumes[i].DependsOn
-				set(&w.volumes, rec.Address, rec)
-			}
-		}
-		for i := range p.desired.Images {
-			if rec, ok := e.image(p.desired.Images[i].Address); ok {
-				rec.Lifecycle, rec.DependsOn = p.desired.Images[i].Lifecycle, p.desired.Images[i].DependsOn
-				set(&w.images, rec.Address, rec)
-			}
+		if err := e.takeSurroundings(ctx, p, run); err != nil {
+			return err
 		}
 	}
 	outputs, err := e.outputs(p)
 	if err != nil {
 		return err
 	}
+	narrow := len(p.options.Targets)+len(p.options.Excludes) > 0
+	w := &write{}
 	e.mu.Lock()
-	for name := range e.records.Outputs {
-		if !slices.ContainsFunc(outputs, func(o config.Output) bool { return o.Name == name }) {
+	for name, have := range e.records.Outputs {
+		i := slices.IndexFunc(outputs, func(o config.Output) bool { return o.Name == name })
+		switch {
+		case i < 0 && !(narrow && p.options.Destroy):
 			set(&w.outputs, name, nil)
+		case i >= 0 && outputs[i].Unknown:
+			outputs[i] = *have // what it was, until it is known again
 		}
 	}
-	e.mu.Unlock()
 	for i := range outputs {
-		if !outputs[i].Unknown {
+		have := e.records.Outputs[outputs[i].Name]
+		if !outputs[i].Unknown && (have == nil || !reflect.DeepEqual(*have, outputs[i])) {
 			set(&w.outputs, outputs[i].Name, &outputs[i])
 		}
 	}
+	e.mu.Unlock()
 	res.Outputs = outputs
-	if len(res.Failures) == 0 && !res.Interrupted && len(p.options.Targets)+len(p.options.Excludes) == 0 {
-		w.meta = map[string]string{metaDigest: p.Digest}
+	if len(res.Failures) == 0 && !res.Interrupted && !narrow {
+		digest := p.Digest
 		if p.options.Destroy {
-			w.meta[metaDigest] = ""
+			digest = ""
 		}
+		if e.meta(metaDigest) != digest {
+			w.meta = map[string]string{metaDigest: digest}
+			if !run.override && e.meta(metaOverride) != "" {
+				w.meta[metaOverride] = "" // following goes on
+			}
+		}
+	}
+	if len(w.outputs) == 0 && w.meta == nil {
+		return nil
 	}
 	return e.commit(w)
 }
 
+// takeSurroundings takes each sandbox's lane for it: a step that goes on there
+// has a record of its own in hand.
+func (e *actor) takeSurroundings(ctx context.Context, p *prepared, run *run) error {
+	w := &write{}
+	var releases []func()
+	defer func() {
+		for _, release := range releases {
+			release()
+		}
+	}()
+	for i := range p.desired.Sandboxes {
+		want := &p.desired.Sandboxes[i]
+		if rec := e.current(want.Address); rec == nil || !run.covers(want.Address) || sameSurroundings(rec, want) {
+			continue
+		}
+		release, err := e.lanes.wait(ctx, run.lockWait, want.Address, run.verb, e.by)
+		if err != nil {
+			continue // the next apply takes it over
+		}
+		releases = append(releases, release)
+		if rec, ok := e.sandbox(want.Address); ok {
+			rec.DependsOn, rec.Sources = want.DependsOn, want.Sources
+			w.sandbox(rec)
+		}
+	}
+	for i := range p.desired.Networks {
+		d := &p.desired.Networks[i]
+		if rec, ok := e.network(d.Address); ok && !slices.Equal(rec.DependsOn, d.DependsOn) {
+			rec.DependsOn = d.DependsOn
+			set(&w.networks, rec.Address, rec)
+		}
+	}
+	for i := range p.desired.Volumes {
+		d := &p.desired.Volumes[i]
+		if rec, ok := e.volume(d.Address); ok && !slices.Equal(rec.DependsOn, d.DependsOn) {
+			rec.DependsOn = d.DependsOn
+			set(&w.volumes, rec.Address, rec)
+		}
+	}
+	for i := range p.desired.Images {
+		d := &p.desired.Images[i]
+		if rec, ok := e.image(d.Address); ok && !slices.Equal(rec.DependsOn, d.DependsOn) {
+			rec.DependsOn = d.DependsOn
+			set(&w.images, rec.Address, rec)
+		}
+	}
+	if len(w.sandboxes)+len(w.networks)+len(w.volumes)+len(w.images) == 0 {
+		return nil
+	}
+	return e.commit(w)
+}
+
+// covers tells whether the plan spoke of this sandbox without failing at it.
+func (r *run) covers(address string) bool {
+	if len(r.options.Targets)+len(r.options.Excludes) > 0 && r.last[address] == nil {
+		return false
+	}
+	n := r.last[address]
+	return n == nil || n.failed == ""
+}
+
+func sameSurroundings(rec *plan.Sandbox, want *config.Resource[config.Sandbox]) bool {
+	return slices.Equal(rec.DependsOn, want.DependsOn) && maps.Equal(rec.Sources, want.Sources)
+}
+
 // outputs are evaluated with what exists now. After a destroy there are none.
 func (e *Engine) outputs(p *prepared) ([]config.Output, error) {
-	if p.options.Destroy && len(p.options.Targets)+len(p.options.Excludes) == 0 {
+	if p.options.Destroy {
 		return nil, nil
 	}
-	if !slices.ContainsFunc(p.desired.Outputs, func(o config.Output) bool { return true }) {
+	if len(p.desired.Outputs) == 0 {
 		return nil, nil
 	}
 	d, diags := p.source.Evaluate(e.settings, e.exports())
@@ -412,18 +428,6 @@ func (e *Engine) outputs(p *prepared) ([]config.Output, error) {
 		return nil, &Error{Kind: Invalid, Message: "outputs cannot be evaluated", Diagnostics: diags}
 	}
 	return d.Outputs, nil
-}
-
-func mapsEqual[K, V comparable](a, b map[K]V) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for k, v := range a {
-		if w, ok := b[k]; !ok || v != w {
-			return false
-		}
-	}
-	return true
 }
 
 // unwatched warns of rules that nobody enforces while no agent runs.
@@ -461,8 +465,8 @@ func (e *Engine) Outputs(context.Context) ([]config.Output, error) {
 	return all, nil
 }
 
-// current refuses a saved plan whose state has moved on.
-func (e *Engine) current(s *SavedPlan) error {
+// currentPlan refuses a saved plan whose state has moved on.
+func (e *Engine) currentPlan(s *SavedPlan) error {
 	r := e.snapshot()
 	stale := func(why string) error {
 		return &Error{Kind: Stale, Message: "the saved plan is stale: " + why + "; make a new plan"}
@@ -486,23 +490,37 @@ const PlanFormatVersion = "1"
 // sameWork refuses a saved plan when the host or the clock has made other work
 // of it: what was shown is what is run, or nothing is.
 func sameWork(saved, now *plan.Plan) error {
-	key := func(p *plan.Plan) []string {
-		var k []string
-		for _, c := range p.Changes {
-			if c.Action != plan.ActNoop {
-				k = append(k, c.Address+" "+string(c.Action)+" "+string(c.After)+" "+c.Then)
-			}
-		}
-		return k
+	if saved == nil {
+		return &Error{Kind: Stale, Message: "the saved plan holds no plan; make a new one"}
 	}
-	a, b := key(saved), key(now)
+	type work struct {
+		address      string
+		action       plan.Action
+		after, then  string
+		instance     string
+		fresh, lease bool
+	}
+	list := func(p *plan.Plan) []work {
+		var all []work
+		for _, c := range p.Changes {
+			if c.Action == plan.ActNoop {
+				continue
+			}
+			var after bytes.Buffer
+			if err := json.Compact(&after, c.After); err != nil {
+				after.Write(c.After)
+			}
+			all = append(all, work{c.Address, c.Action, after.String(), c.Then, c.Instance, c.Fresh, c.NewLease})
+		}
+		return all
+	}
+	a, b := list(saved), list(now)
 	if slices.Equal(a, b) {
 		return nil
 	}
 	for _, x := range b {
 		if !slices.Contains(a, x) {
-			f := strings.Fields(x)
-			return &Error{Kind: Stale, Message: fmt.Sprintf("the saved plan is stale: the host has changed since, %s now needs %s; make a new plan", f[0], f[1])}
+			return &Error{Kind: Stale, Message: fmt.Sprintf("the saved plan is stale: the host has changed since, %s now needs %s; make a new plan", x.address, x.action)}
 		}
 	}
 	return &Error{Kind: Stale, Message: "the saved plan is stale: the host has changed since and some of it is no longer needed; make a new plan"}

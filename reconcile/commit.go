@@ -1,6 +1,8 @@
 package reconcile
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/json"
 
 	"pinfold/config"
@@ -25,6 +27,7 @@ type write struct {
 	begin     *Intent  // becomes durable with the records; its Seq is set
 	finish    []uint64 // intents that are over
 	bump      bool     // spec, instance or hold changed
+	by        string   // who acts, for events that do not say
 }
 
 func (w *write) sandbox(r *plan.Sandbox) *write {
@@ -42,6 +45,12 @@ func set[V any](m *map[string]V, k string, v V) {
 		*m = map[string]V{}
 	}
 	(*m)[k] = v
+}
+
+// commit is Engine.commit in the actor's name.
+func (e *actor) commit(w *write) error {
+	w.by = e.by
+	return e.Engine.commit(w)
 }
 
 // commit makes w durable and then true in memory. When it fails nothing has
@@ -66,7 +75,7 @@ func (e *Engine) commit(w *write) error {
 			w.events[i].At = e.now()
 		}
 		if w.events[i].By == "" {
-			w.events[i].By = e.by
+			w.events[i].By = cmp.Or(w.by, e.by)
 		}
 		b, err := json.Marshal(w.events[i])
 		if err != nil {
@@ -179,8 +188,15 @@ func remember[T any](into map[string]*T, from map[string]*T) {
 // when it is not empty.
 func (e *Engine) history(address string, n int) ([]Event, error) {
 	var all []Event
+	var mark []byte // every event of the address contains it
+	if address != "" {
+		mark, _ = json.Marshal(address)
+	}
 	err := e.store.View(func(tx state.Tx) error {
 		return tx.Each(state.History, func(_ string, doc []byte) error {
+			if !bytes.Contains(doc, mark) {
+				return nil
+			}
 			var ev Event
 			if err := json.Unmarshal(doc, &ev); err != nil {
 				return err

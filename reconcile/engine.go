@@ -40,11 +40,21 @@ type Engine struct {
 	records plan.Records
 	alloc   *allocator
 
-	lanes   lanes
-	applies chan struct{} // one apply at a time
+	lanes lanes
+	turn  turn // one apply at a time
 
-	// nudge wakes the agent's loop after something changed; nil without one.
-	nudge func()
+	choosing sync.Mutex // held while a network chooses its range
+
+	// open are intents of this process whose end could not be recorded, by the
+	// sandbox's uid: the next intent of the same sandbox ends them. unrecovered
+	// are those of dead processes that could not be finished or undone yet.
+	openMu      sync.Mutex
+	open        map[string][]uint64
+	unrecovered []Intent
+
+	// nudge makes the agent look again at these addresses, or at everything when
+	// none is named; nil without an agent.
+	nudge func(addresses ...string)
 	// following is the directory an agent follows; see follow.go.
 	following *follower
 }
@@ -67,7 +77,7 @@ func NewEngine(ctx context.Context, o EngineOptions) (*Engine, error) {
 	e := &Engine{
 		store: o.Store, host: o.Host, settings: o.Settings, log: o.Log, now: o.Now,
 		by: o.By, readOnly: o.ReadOnly, info: o.Status,
-		applies: make(chan struct{}, 1),
+		open: map[string][]uint64{},
 	}
 	if e.log == nil {
 		e.log = hclog.NewNullLogger()
@@ -76,20 +86,31 @@ func NewEngine(ctx context.Context, o EngineOptions) (*Engine, error) {
 		e.now = time.Now
 	}
 	if e.by == "" {
-		e.by = "apply"
+		e.by = byApply
 	}
 	e.info.Lineage = e.store.Lineage()
 	e.lanes.now = e.now
 	if err := e.load(); err != nil {
 		return nil, err
 	}
+	e.turn.init(e.now)
 	if !e.readOnly {
-		if err := e.recover(ctx); err != nil {
+		if err := e.as(e.by).recover(ctx); err != nil {
 			return nil, err
 		}
 	}
 	return e, nil
 }
+
+// actor is the engine on behalf of one who acts: apply, agent or operator. All
+// that changes host and records is a method of it, so that journal and history
+// name who it was.
+type actor struct {
+	*Engine
+	by string
+}
+
+func (e *Engine) as(by string) *actor { return &actor{Engine: e, by: by} }
 
 // Close lets go of store and host; sandboxes live on.
 func (e *Engine) Close() error {
@@ -183,6 +204,14 @@ func (e *Engine) sandbox(address string) (*plan.Sandbox, bool) {
 		return nil, false
 	}
 	return copySandbox(r), true
+}
+
+// current is the record itself. Records are replaced and never changed, so the
+// same pointer later means that nothing was recorded in between. nil: none.
+func (e *Engine) current(address string) *plan.Sandbox {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.records.Sandboxes[address]
 }
 
 // copySandbox copies everything a step may change; specs are replaced whole and

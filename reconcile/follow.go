@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,12 +13,21 @@ import (
 
 	"pinfold/config"
 	"pinfold/reconcile/plan"
-	"pinfold/state"
 )
 
-// followEvery is how often a followed directory is looked at, and how far apart
-// two looks must agree before its content is believed (contract 4.8).
-const followEvery = 2 * time.Second
+const (
+	// followEvery is how often a followed directory is looked at, and how far apart
+	// two looks must agree before its content is believed (contract 4.8).
+	followEvery = 2 * time.Second
+	// A digest whose apply failed is tried again after this, doubling up to the
+	// longest: what it failed for may heal.
+	retryMin = 10 * time.Second
+	retryMax = 5 * time.Minute
+
+	// metaOverride is the digest of the followed directory at the moment an apply
+	// with -override went past it; following rests while the directory has it.
+	metaOverride = "override"
+)
 
 // follower applies what a directory declares, whenever that changes and has
 // come to rest. A nil follower follows nothing.
@@ -27,11 +37,14 @@ type follower struct {
 	inputs       config.Inputs
 	allowDestroy []string
 
-	mu        sync.Mutex
-	stamp     string         // names, sizes and times of the files at the last look
-	source    *config.Source // loaded at that look; nil: it did not load
-	tried     string         // digest already handed to apply, or refused
-	suspended string         // stamp at which -override was given; following rests until it changes
+	mu      sync.Mutex
+	stamp   string         // names, sizes and times of the files, taken before source was loaded
+	source  *config.Source // what they said; nil: they did not load
+	settled bool           // two looks agreed on source
+	refused string         // digest that is not to be tried again: the prune guard
+	failed  string         // digest whose apply failed
+	fails   int
+	retryAt time.Time
 }
 
 func newFollower(e *Engine, dir string, in config.Inputs, allowDestroy []string) (*follower, error) {
@@ -59,38 +72,67 @@ func (f *follower) loop(ctx context.Context) {
 	}
 }
 
-// look applies the directory when it has not changed since the last look and
-// what it says was not applied yet.
+// look applies the directory when this look and the one before agree on what it
+// says, and that was not applied yet.
 func (f *follower) look(ctx context.Context) {
-	stamp := f.stampNow()
-	f.mu.Lock()
-	same := stamp == f.stamp
-	if f.suspended != "" {
-		if stamp == f.suspended {
-			f.mu.Unlock()
-			return
-		}
-		f.suspended = ""
-	}
-	source := f.source
-	f.stamp = stamp
-	f.mu.Unlock()
-	if !same || source == nil {
-		loaded, diags := config.Load(f.dir, f.inputs)
+	if gitBusy(f.dir) {
 		f.mu.Lock()
-		f.source = nil
-		if !diags.HasErrors() {
-			f.source = loaded
-		} else if !same {
-			f.complain(diags)
-		}
+		f.settled, f.stamp = false, ""
 		f.mu.Unlock()
-		return // believed only at the next look, if nothing moved
-	}
-	if _, err := os.Stat(filepath.Join(f.dir, ".git", "index.lock")); err == nil {
 		return
 	}
-	f.apply(ctx, source)
+	stamp := f.stampNow()
+	f.mu.Lock()
+	if !f.settled || stamp != f.stamp {
+		f.load(stamp)
+	}
+	source, settled := f.source, f.settled
+	f.mu.Unlock()
+	if settled {
+		f.apply(ctx, source)
+	}
+}
+
+// load reads the directory. What it says is believed when the look before said
+// the same.
+func (f *follower) load(stamp string) {
+	moved := stamp != f.stamp
+	loaded, diags := config.Load(f.dir, f.inputs)
+	if diags.HasErrors() {
+		if moved {
+			f.complain(diags)
+		}
+		f.source, f.settled, f.stamp = nil, false, stamp
+		return
+	}
+	f.settled = f.source != nil && f.source.Digest() == loaded.Digest()
+	f.source, f.stamp = loaded, stamp
+}
+
+// gitBusy tells whether git is changing the work tree the directory is in.
+func gitBusy(dir string) bool {
+	for {
+		git := filepath.Join(dir, ".git")
+		if st, err := os.Lstat(git); err == nil {
+			if !st.IsDir() { // a worktree or submodule: the file names the real place
+				if text, err := os.ReadFile(git); err == nil {
+					if to, ok := strings.CutPrefix(strings.TrimSpace(string(text)), "gitdir: "); ok {
+						if !filepath.IsAbs(to) {
+							to = filepath.Join(dir, to)
+						}
+						git = to
+					}
+				}
+			}
+			_, err := os.Lstat(filepath.Join(git, "index.lock"))
+			return err == nil
+		}
+		up := filepath.Dir(dir)
+		if up == dir {
+			return false
+		}
+		dir = up
+	}
 }
 
 func (f *follower) complain(diags config.Diagnostics) {
@@ -99,64 +141,97 @@ func (f *follower) complain(diags config.Diagnostics) {
 		if d.Range != nil {
 			where = fmt.Sprintf("%s:%d", d.Range.File, d.Range.Start.Line)
 		}
-		f.e.log.Error("the followed directory does not load; nothing is changed on its behalf",
+		f.e.log.Error("the followed directory cannot be applied; nothing is changed on its behalf",
 			"dir", f.dir, "at", where, "error", d.Summary, "detail", d.Detail)
 	}
 }
 
 func (f *follower) apply(ctx context.Context, source *config.Source) {
 	digest := source.Digest()
-	if digest == f.e.appliedDigest() || digest == f.tried {
+	now := f.e.now()
+	if digest == f.e.meta(metaDigest) || digest == f.refused || digest == f.e.meta(metaOverride) ||
+		(digest == f.failed && now.Before(f.retryAt)) {
 		return
 	}
-	f.tried = digest
-	req := ApplyRequest{PlanRequest: PlanRequest{Source: source, LockWait: time.Minute}, AutoApprove: true}
-	p, err := f.e.prepare(ctx, req.PlanRequest)
-	if err == nil && p.Diagnostics.HasErrors() {
-		err = &Error{Kind: Invalid, Message: "the plan cannot be applied", Diagnostics: p.Diagnostics}
-	}
-	if err == nil {
-		err = f.guard(p, digest)
-	}
-	if err == nil {
-		_, err = f.e.applyFollowed(ctx, req)
-	}
-	if err != nil {
-		f.e.log.Error("the followed directory is not applied", "dir", f.dir, "digest", digest, "error", err)
-		ev := Event{Address: f.dir, Type: "error", Reason: "not applied", Message: err.Error(), By: byAgent}
-		if commit := f.e.commit((&write{}).event(ev)); commit != nil {
-			f.e.log.Error("cannot record", "error", commit)
-		}
-		var diags config.Diagnostics
-		if x, ok := errorOf(err).(*Error); ok {
-			diags = x.Diagnostics
-		}
-		f.complain(diags)
+	err := f.e.applyFollowed(ctx, f, source)
+	if ctx.Err() != nil {
 		return
 	}
-	f.e.log.Info("applied the followed directory", "dir", f.dir, "digest", digest)
+	if err == nil {
+		f.failed, f.fails = "", 0
+		f.e.log.Info("applied the followed directory", "dir", f.dir, "digest", digest)
+		return
+	}
+	if errors.Is(err, errGuard) {
+		f.refused = digest
+	} else {
+		if f.failed != digest {
+			f.fails = 0
+		}
+		f.failed = digest
+		f.retryAt = f.e.now().Add(min(retryMin<<min(f.fails, 10), retryMax))
+		f.fails++
+	}
+	f.e.log.Error("the followed directory is not applied", "dir", f.dir, "digest", digest, "error", err)
+	ev := Event{Address: f.dir, Type: "error", Reason: "not applied", Message: err.Error()}
+	if commit := f.e.as(byAgent).commit((&write{}).event(ev)); commit != nil {
+		f.e.log.Error("cannot record", "error", commit)
+	}
+	var e *Error
+	if errors.As(err, &e) {
+		f.complain(e.Diagnostics)
+	}
 }
+
+// applyFollowed is Apply on behalf of the follower itself.
+func (e *Engine) applyFollowed(ctx context.Context, f *follower, source *config.Source) error {
+	r := ApplyRequest{PlanRequest: PlanRequest{Source: source}, AutoApprove: true}
+	release, err := e.turn.take(ctx, time.Minute, "apply of "+f.dir)
+	if err != nil {
+		return err
+	}
+	defer release()
+	p, err := e.prepare(ctx, r.PlanRequest)
+	if err != nil {
+		return err
+	}
+	if p.Diagnostics.HasErrors() {
+		return &Error{Kind: Invalid, Message: "the plan cannot be applied", Diagnostics: p.Diagnostics}
+	}
+	if err := f.guard(p); err != nil {
+		return err
+	}
+	return e.execute(ctx, p, r, nil, &ApplyResult{PlanResult: p.PlanResult})
+}
+
+// errGuard marks a refusal by the prune guard.
+var errGuard = errors.New("max_destroy")
 
 // guard is the prune guard (contract 4.9): one change of the directory may not
 // delete or replace more than max_destroy of what is recorded.
-func (f *follower) guard(p *prepared, digest string) error {
-	going := 0
+func (f *follower) guard(p *prepared) error {
+	going, fromFiles := map[string]bool{}, map[string]bool{}
 	for _, c := range p.Plan.Changes {
-		if (c.Kind == "sandbox" || c.Kind == "volume") && c.Origin == plan.FromFiles &&
-			(c.Action == plan.ActDelete || c.Action == plan.ActReplace) {
-			going++
+		if c.Kind != "sandbox" && c.Kind != "volume" {
+			continue
+		}
+		fromFiles[c.Address] = fromFiles[c.Address] || c.Origin == plan.FromFiles
+		ends := c.Action == plan.ActDelete || c.Action == plan.ActReplace || (c.Action == plan.ActExpire && c.Then == "destroyed")
+		if ends && fromFiles[c.Address] {
+			going[c.Address] = true
 		}
 	}
 	total := len(p.records.Sandboxes) + len(p.records.Volumes)
-	if float64(going) <= f.e.settings.MaxDestroy*float64(total) || slices.Contains(f.allowDestroy, digest) {
+	if float64(len(going)) <= f.e.settings.MaxDestroy*float64(total) || slices.Contains(f.allowDestroy, p.Digest) {
 		return nil
 	}
-	return &Error{Kind: Conflict, Message: fmt.Sprintf(
+	return fmt.Errorf("%w: %w", errGuard, &Error{Kind: Conflict, Message: fmt.Sprintf(
 		"it would delete or replace %d of %d sandboxes and volumes, more than max_destroy (%g) allows; run pinfold apply in %s, or start the agent with -allow-destroy=%s",
-		going, total, f.e.settings.MaxDestroy, f.dir, digest)}
+		len(going), total, f.e.settings.MaxDestroy, f.dir, p.Digest)})
 }
 
-// stampNow tells cheaply whether anything in the directory may have changed.
+// stampNow tells cheaply whether anything that the directory's meaning depends
+// on may have changed.
 func (f *follower) stampNow() string {
 	var b strings.Builder
 	add := func(path string) {
@@ -182,6 +257,10 @@ func (f *follower) stampNow() string {
 			}
 			add(path)
 		}
+		if len(source.Globs) > 0 {
+			// A new file anywhere may change what fileset gives: read it all again.
+			fmt.Fprintf(&b, "at %d\n", f.e.now().UnixNano())
+		}
 	}
 	for _, v := range f.inputs.VarFiles {
 		add(v)
@@ -191,22 +270,16 @@ func (f *follower) stampNow() string {
 
 // allows refuses an apply that the followed directory would undo at once.
 func (f *follower) allows(r *ApplyRequest) error {
-	if f == nil || r.Options.RefreshOnly {
+	if f == nil || r.Options.RefreshOnly || r.Override {
 		return nil
 	}
-	if r.Override {
-		f.mu.Lock()
-		f.suspended = f.stamp
-		f.mu.Unlock()
-		return nil
-	}
-	source := r.Source
+	source, options := r.Source, r.Options
 	if r.Saved != nil {
-		source = r.Saved.Source
+		source, options = r.Saved.Source, r.Saved.Options
 	}
-	if source != nil && source.Dir == f.dir {
+	if source != nil && source.Dir == f.dir && !options.Destroy {
 		now, diags := config.Load(f.dir, f.inputs)
-		if !diags.HasErrors() && now.Digest() == source.Digest() && !r.Options.Destroy {
+		if !diags.HasErrors() && now.Digest() == source.Digest() {
 			return nil
 		}
 	}
@@ -214,22 +287,15 @@ func (f *follower) allows(r *ApplyRequest) error {
 		"the agent follows %s and would undo this; change the files there, or use -override to suspend following until they change", f.dir)}
 }
 
-// applyFollowed is Apply on behalf of the follower itself.
-func (e *Engine) applyFollowed(ctx context.Context, r ApplyRequest) (*ApplyResult, error) {
-	if err := e.takeTurn(ctx, r.LockWait); err != nil {
-		return nil, err
+// suspend lets following rest until the directory says something else than now.
+func (f *follower) suspend() error {
+	if f == nil {
+		return nil
 	}
-	defer func() { <-e.applies }()
-	p, err := e.prepare(ctx, r.PlanRequest)
-	if err != nil {
-		return nil, err
+	now, diags := config.Load(f.dir, f.inputs)
+	digest := "broken" // what does not load is not applied anyway
+	if !diags.HasErrors() {
+		digest = now.Digest()
 	}
-	res := &ApplyResult{PlanResult: p.PlanResult}
-	return res, e.execute(ctx, p, r, nil, res)
-}
-
-func (e *Engine) appliedDigest() string {
-	var d string
-	_ = e.store.View(func(tx state.Tx) error { d = tx.Meta(metaDigest); return nil })
-	return d
+	return f.e.as(byApply).commit(&write{meta: map[string]string{metaOverride: digest}})
 }

@@ -45,32 +45,84 @@ type Intent struct {
 	At       time.Time `json:"at"`
 }
 
+// intent is one of a sandbox, about its recorded instance if it has one.
+func intent(op Op, rec *plan.Sandbox) Intent {
+	in := Intent{Op: op, Kind: "sandbox", Address: rec.Address, UID: rec.UID}
+	if rec.Instance != nil {
+		in.Instance = rec.Instance.ID
+	}
+	return in
+}
+
 // begin makes the intent durable together with w, which may be nil.
-func (e *Engine) begin(in Intent, w *write) (*Intent, error) {
+func (e *actor) begin(in Intent, w *write) (*Intent, error) {
 	if w == nil {
 		w = &write{}
 	}
 	in.At, in.By = e.now(), e.by
 	w.begin = &in
+	left := e.leftOpen(in.UID)
+	w.finish = append(w.finish, left...)
 	if err := e.commit(w); err != nil {
 		return nil, fmt.Errorf("cannot record the intent to %s %s: %w", in.Op, in.Address, err)
 	}
+	e.ended(in.UID, left...)
 	failpoint("journal." + string(in.Op) + ".begun")
 	return &in, nil
 }
 
 // end commits the outcome with the records that it changes.
-func (e *Engine) end(in *Intent, w *write) error {
-	failpoint("journal." + string(in.Op) + ".ending")
+func (e *actor) end(in *Intent, w *write) error {
 	if w == nil {
 		w = &write{}
 	}
+	failpoint("journal." + string(in.Op) + ".ending")
 	w.finish = append(w.finish, in.Seq)
 	if err := e.commit(w); err != nil {
+		e.notEnded(in)
 		return fmt.Errorf("%s of %s happened but cannot be recorded: %w; the next run will look at the host and continue", in.Op, in.Address, err)
 	}
 	failpoint("journal." + string(in.Op) + ".ended")
 	return nil
+}
+
+// next is end and begin in one transaction.
+func (e *actor) next(in *Intent, w *write, then Intent) (*Intent, error) {
+	failpoint("journal." + string(in.Op) + ".ending")
+	w.finish = append(w.finish, in.Seq)
+	begun, err := e.begin(then, w)
+	if err != nil {
+		e.notEnded(in)
+		return nil, fmt.Errorf("%s of %s happened but cannot be recorded: %w; the next run will look at the host and continue", in.Op, in.Address, err)
+	}
+	failpoint("journal." + string(in.Op) + ".ended")
+	return begun, nil
+}
+
+func (e *Engine) leftOpen(uid string) []uint64 {
+	e.openMu.Lock()
+	defer e.openMu.Unlock()
+	return slices.Clone(e.open[uid])
+}
+
+func (e *Engine) ended(uid string, seqs ...uint64) {
+	e.openMu.Lock()
+	defer e.openMu.Unlock()
+	left := slices.DeleteFunc(e.open[uid], func(s uint64) bool { return slices.Contains(seqs, s) })
+	if len(left) == 0 {
+		delete(e.open, uid)
+	} else {
+		e.open[uid] = left
+	}
+}
+
+// notEnded remembers an intent that stays in the journal though its work is
+// over, so that it does not outlive the next one of the same sandbox: found
+// after a crash much later, it would be carried out on what is no longer so.
+func (e *Engine) notEnded(in *Intent) {
+	e.openMu.Lock()
+	defer e.openMu.Unlock()
+	e.open[in.UID] = append(e.open[in.UID], in.Seq)
 }
 
 // openIntents are those that no process finished, oldest first.
@@ -95,27 +147,53 @@ func (e *Engine) openIntents() ([]Intent, error) {
 // recover finishes or undoes what a crashed process left begun: a half-made
 // create is undone, a stop and a delete are finished, for everything else the
 // next look at the host tells how far it came and the planner goes on from there.
-func (e *Engine) recover(ctx context.Context) error {
+// Then it removes what earlier steps could not.
+func (e *actor) recover(ctx context.Context) error {
 	open, err := e.openIntents()
 	if err != nil {
 		return err
 	}
-	for i := range open {
-		in := &open[i]
-		e.log.Info("recovering", "op", in.Op, "address", in.Address, "begun", in.At)
-		if err := e.recoverOne(ctx, in); err != nil {
-			// It stays in the journal; the next pass tries again. One resource that
-			// cannot be recovered must not keep all others from being served.
-			e.log.Warn("recovery must wait", "op", in.Op, "address", in.Address, "error", err)
-		}
-	}
+	e.recoverAll(ctx, open)
+	e.sweepAll(ctx)
 	return nil
 }
 
-func (e *Engine) recoverOne(ctx context.Context, in *Intent) error {
+// recoverAgain is for what recover could not do at start.
+func (e *actor) recoverAgain(ctx context.Context) {
+	e.openMu.Lock()
+	open := e.unrecovered
+	e.unrecovered = nil
+	e.openMu.Unlock()
+	e.recoverAll(ctx, open)
+}
+
+func (e *actor) recoverAll(ctx context.Context, open []Intent) {
+	for i := range open {
+		in := &open[i]
+		err := error(errBusyLane)
+		if release, holder := e.lanes.try(in.Address, "recover", e.by); holder == nil {
+			e.log.Info("recovering", "op", in.Op, "address", in.Address, "begun", in.At)
+			err = e.recoverOne(ctx, in)
+			release()
+		}
+		if err != nil {
+			// It stays in the journal and is tried again. One resource that cannot be
+			// recovered must not keep all others from being served.
+			e.log.Warn("recovery must wait", "op", in.Op, "address", in.Address, "error", err)
+			e.openMu.Lock()
+			e.unrecovered = append(e.unrecovered, *in)
+			e.openMu.Unlock()
+		}
+	}
+}
+
+var errBusyLane = errors.New("something else is under way on it")
+
+func (e *actor) recoverOne(ctx context.Context, in *Intent) error {
 	if in.Kind != "sandbox" {
 		// Networks and volumes: makes are repeated by the plan (their record says
-		// Made false), deletes are planned again while the record stands.
+		// Made false, or still holds the old spec), deletes are planned again while
+		// the record stands.
 		return e.end(in, nil)
 	}
 	rec, ok := e.sandbox(in.Address)
@@ -128,48 +206,119 @@ func (e *Engine) recoverOne(ctx context.Context, in *Intent) error {
 		}
 		return e.end(in, nil)
 	}
+	same := rec.Instance != nil && rec.Instance.ID == in.Instance
 	switch in.Op {
 	case opCreate:
+		if same {
+			return e.end(in, nil) // it had finished
+		}
 		return e.undoCreate(ctx, in, rec)
 	case opStop:
-		if rec.Instance == nil || rec.Instance.ID != in.Instance {
+		if !same {
 			return e.end(in, nil)
 		}
-		return e.finishStop(ctx, in, rec, 0)
+		return recorded(e.finishStop(ctx, in, rec, 0))
 	case opDelete:
-		return e.finishDelete(ctx, in, rec)
+		return recorded(e.destroyAll(ctx, in, rec, 0))
 	case opRemove:
-		return e.finishRemove(ctx, in, rec)
+		return recorded(e.removeAll(ctx, in, rec, rec.CarryFrom, 0))
+	case opUpdate:
+		if !same {
+			return e.end(in, nil)
+		}
+		return e.finishUpdate(ctx, in, rec)
 	default:
 		return e.end(in, nil)
 	}
 }
 
+// recorded is for steps that close their intent even when they fail, having
+// recorded why: the plan meets the failure again.
+func recorded(err error) error {
+	var failed *stepError
+	if errors.As(err, &failed) {
+		return nil
+	}
+	return err
+}
+
+// finishUpdate tells the host once more of limits and ports. Where that fails the
+// process counts as one of an older generation, which the plan restarts.
+func (e *actor) finishUpdate(ctx context.Context, in *Intent, rec *plan.Sandbox) error {
+	inst, err := e.instanceOf(rec, in.Instance)
+	if err == nil {
+		err = e.host.Update(ctx, inst)
+	}
+	if err == nil || !live(rec) {
+		return e.end(in, nil)
+	}
+	rec.Instance.RunningSpec = rec.Generation - 1
+	w := &write{}
+	return e.end(in, w.sandbox(rec).event(e.eventOf(rec, "error", "update failed", err.Error())))
+}
+
 // undoCreate takes back a create that did not finish. A writable layer that was
 // already carried over into the new instance is kept and becomes the one to
-// carry from; a fresh one goes.
-func (e *Engine) undoCreate(ctx context.Context, in *Intent, rec *plan.Sandbox) error {
-	if rec.Instance != nil && rec.Instance.ID == in.Instance {
-		return e.end(in, nil) // it had finished
-	}
-	if rec.CarryFrom != "" && rec.CarryFrom != in.Instance {
-		seen, there, err := e.host.Inspect(ctx, in.Instance)
-		if err != nil {
-			return err
-		}
-		if there && seen.Layer {
-			if _, err := e.host.Stop(ctx, in.Instance, runtime.StopOptions{}); err != nil && !errors.Is(err, runtime.ErrNotFound) {
-				return err
-			}
-			rec.Doomed = appendOnce(rec.Doomed, rec.CarryFrom)
-			rec.CarryFrom = in.Instance
-			return e.end(in, (&write{}).sandbox(rec))
-		}
-	}
-	if err := e.host.Remove(ctx, in.Instance); err != nil {
+// carry from; a fresh one goes. A fresh instance that cannot be removed now is
+// doomed: whoever comes next removes it first. Where a carried layer is could
+// not be told leaves the intent open, and nothing is made until it can be.
+func (e *actor) undoCreate(ctx context.Context, in *Intent, rec *plan.Sandbox) error {
+	carried, err := e.carriedOver(ctx, in, rec)
+	if err != nil {
 		return err
 	}
-	return e.end(in, nil)
+	if carried {
+		if _, err := e.host.Stop(ctx, in.Instance, runtime.StopOptions{}); err != nil && !errors.Is(err, runtime.ErrNotFound) {
+			return err
+		}
+		rec.Doomed = appendOnce(rec.Doomed, rec.CarryFrom)
+		rec.CarryFrom = in.Instance
+	} else if err := e.host.Remove(ctx, in.Instance); err != nil {
+		e.log.Warn("a half-made instance cannot be removed yet", "address", rec.Address, "instance", in.Instance, "error", err)
+		rec.Doomed = appendOnce(rec.Doomed, in.Instance)
+	}
+	w := &write{}
+	return e.end(in, w.sandbox(copySandbox(rec)))
+}
+
+// carriedOver tells whether the layer to be carried over has arrived already.
+func (e *Engine) carriedOver(ctx context.Context, in *Intent, rec *plan.Sandbox) (bool, error) {
+	if rec.CarryFrom == "" || rec.CarryFrom == in.Instance {
+		return false, nil
+	}
+	made, there, err := e.host.Inspect(ctx, in.Instance)
+	if err != nil || !there || !made.Layer {
+		return false, err
+	}
+	old, there, err := e.host.Inspect(ctx, rec.CarryFrom)
+	return err == nil && !(there && old.Layer), err
+}
+
+// settle recovers what is still open of one sandbox, whose lane the caller holds.
+func (e *actor) settle(ctx context.Context, rec *plan.Sandbox) (*plan.Sandbox, error) {
+	e.openMu.Lock()
+	var mine []Intent
+	e.unrecovered = slices.DeleteFunc(e.unrecovered, func(in Intent) bool {
+		if in.UID == rec.UID {
+			mine = append(mine, in)
+		}
+		return in.UID == rec.UID
+	})
+	e.openMu.Unlock()
+	for i := range mine {
+		if err := e.recoverOne(ctx, &mine[i]); err != nil {
+			e.openMu.Lock()
+			e.unrecovered = append(e.unrecovered, mine[i:]...)
+			e.openMu.Unlock()
+			return rec, fmt.Errorf("cannot take back what was begun with %s: %w", rec.Address, err)
+		}
+	}
+	if len(mine) > 0 {
+		if now, ok := e.sandbox(rec.Address); ok {
+			return now, nil
+		}
+	}
+	return rec, nil
 }
 
 func appendOnce(list []string, s string) []string {

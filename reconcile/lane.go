@@ -64,13 +64,15 @@ func (l *lanes) verb(ctx context.Context, address, verb, who string) (func(), er
 		case <-timeout.C:
 			return nil, inProgress(h)
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return nil, &Error{Kind: Interrupted, Message: "interrupted while waiting: " + inProgress(h).Message}
 		}
 	}
 }
 
-// wait takes the lane for an apply, which waits its turn.
-func (l *lanes) wait(ctx context.Context, address, verb, who string) (func(), error) {
+// wait takes the lane for an apply, which waits its turn, at most the given time.
+func (l *lanes) wait(ctx context.Context, atMost time.Duration, address, verb, who string) (func(), error) {
+	timeout := time.NewTimer(atMost)
+	defer timeout.Stop()
 	for {
 		release, h := l.try(address, verb, who)
 		if h == nil {
@@ -78,10 +80,52 @@ func (l *lanes) wait(ctx context.Context, address, verb, who string) (func(), er
 		}
 		select {
 		case <-h.free:
-		case <-ctx.Done():
+		case <-timeout.C:
 			return nil, inProgress(h)
+		case <-ctx.Done():
+			return nil, ctx.Err()
 		}
 	}
+}
+
+// holder tells who has the lane of address; nil: nobody.
+func (l *lanes) holder(address string) *lane {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.held[address]
+}
+
+// turn lets one apply of this process run at a time.
+type turn struct {
+	token chan struct{}
+	now   func() time.Time
+	mu    sync.Mutex
+	since time.Time
+	verb  string
+}
+
+func (t *turn) init(now func() time.Time) {
+	t.now, t.token = now, make(chan struct{}, 1)
+}
+
+// take waits, at most the given time, for the apply that runs.
+func (t *turn) take(ctx context.Context, atMost time.Duration, verb string) (release func(), err error) {
+	timeout := time.NewTimer(atMost)
+	defer timeout.Stop()
+	select {
+	case t.token <- struct{}{}:
+	case <-timeout.C:
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		return nil, &Error{Kind: Locked, Message: fmt.Sprintf("another %s has been running since %s; wait for it, or raise -lock-timeout (%s)",
+			t.verb, t.since.UTC().Format(time.RFC3339), atMost)}
+	case <-ctx.Done():
+		return nil, &Error{Kind: Interrupted, Message: "interrupted while waiting for another apply"}
+	}
+	t.mu.Lock()
+	t.since, t.verb = t.now(), verb
+	t.mu.Unlock()
+	return func() { <-t.token }, nil
 }
 
 func inProgress(h *lane) *Error {

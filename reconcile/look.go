@@ -2,7 +2,6 @@ package reconcile
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"pinfold/config"
@@ -142,26 +141,29 @@ func (e *Engine) Describe(ctx context.Context, word string) (*Description, error
 // foresee asks the planner what this sandbox needs now, or when it will need
 // something.
 func (e *Engine) foresee(ctx context.Context, address string, d *Description) error {
-	seen, err := e.look(ctx)
+	records := e.only(address)
+	rec := records.Sandboxes[address]
+	if rec == nil {
+		return e.notFound(address)
+	}
+	now, err := e.glance(ctx, rec)
 	if err != nil {
 		return errorOf(err)
 	}
-	all := e.snapshot()
-	in := plan.Input{Records: only(all, address), Observed: seen, Now: e.now(), Trigger: plan.Keep, Limits: e.limits()}
+	in := plan.Input{Records: records, Observed: now.Observed, Now: e.now(), Trigger: plan.Keep, Limits: e.limits()}
 	p := plan.Make(in)
-	mine := func(c plan.Change) bool { return c.Address == address && c.Action != plan.ActNoop }
-	if i := slices.IndexFunc(p.Changes, mine); i >= 0 {
-		d.NextLook, d.NextAction = pointer(in.Now), string(p.Changes[i].Action)+": "+p.Changes[i].Cause
-		return nil
+	next := func(changes []plan.Change, at time.Time) {
+		d.NextLook = pointer(at)
+		if len(changes) > 0 {
+			d.NextAction = string(changes[0].Action) + ": " + changes[0].Cause
+		}
 	}
-	if p.WakeAt.IsZero() {
-		return nil
-	}
-	d.NextLook = pointer(p.WakeAt)
-	in.Now = p.WakeAt.Add(time.Nanosecond)
-	if i := slices.IndexFunc(plan.Make(in).Changes, mine); i >= 0 {
-		c := plan.Make(in).Changes[i]
-		d.NextAction = string(c.Action) + ": " + c.Cause
+	switch changes := ofSandbox(p, address); {
+	case len(changes) > 0:
+		next(changes, in.Now)
+	case !p.WakeAt.IsZero():
+		in.Now = p.WakeAt
+		next(ofSandbox(plan.Make(in), address), p.WakeAt)
 	}
 	return nil
 }

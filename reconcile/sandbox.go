@@ -16,26 +16,78 @@ import (
 // touches the host, and commits the changed record; after any crash the record
 // and the host together say how to go on. The caller holds the sandbox's lane.
 
+// stepError is a step's failure that is on record: the sandbox's Retry holds the
+// words and when to try again.
+type stepError struct{ err error }
+
+func (s *stepError) Error() string { return s.err.Error() }
+func (s *stepError) Unwrap() error { return s.err }
+
+// stepFailed records an error that the next pass will meet again, and returns it.
+// w may hold what else is to be recorded with it.
+func (e *actor) stepFailed(rec *plan.Sandbox, in *Intent, err error, w *write) error {
+	rec.Retry = plan.Backoff(rec.Retry, 0, e.now(), rand.Float64(), err.Error())
+	if w == nil {
+		w = &write{}
+	}
+	w.sandbox(copySandbox(rec)).event(e.eventOf(rec, "error", "step failed", err.Error()))
+	var commit error
+	if in != nil {
+		commit = e.end(in, w)
+	} else {
+		commit = e.commit(w)
+	}
+	if commit != nil {
+		return errors.Join(err, commit)
+	}
+	return &stepError{err}
+}
+
+// worked ends a series of failed steps. The series of kills and losses, which has
+// no error, goes on.
+func worked(rec *plan.Sandbox) {
+	if rec.Retry.Error != "" {
+		rec.Retry = plan.Retry{}
+	}
+}
+
 // create makes a new instance of rec and brings it to the mode then. rec may be
-// new; it is recorded before the host is touched, with all that it reserves.
-func (e *Engine) create(ctx context.Context, rec *plan.Sandbox, then string) error {
-	if len(rec.Doomed) > 0 {
-		if err := e.removeDoomed(ctx, rec, rec.CarryFrom); err != nil {
+// new; it is recorded before the host is touched, with all that it reserves. No
+// earlier instance of it is alive when the new one comes.
+func (e *actor) create(ctx context.Context, rec *plan.Sandbox, then string, w *write) error {
+	var err error
+	if e.current(rec.Address) != nil {
+		if rec, err = e.settle(ctx, rec); err != nil {
+			return e.stepFailed(rec, nil, err, w)
+		}
+	}
+	if rec.CarryFrom != "" {
+		if _, err := e.host.Stop(ctx, rec.CarryFrom, runtime.StopOptions{Grace: graceOf(&rec.Spec)}); err != nil && !errors.Is(err, runtime.ErrNotFound) {
+			return e.stepFailed(rec, nil, fmt.Errorf("cannot take down instance %s of %s: %w", rec.CarryFrom, rec.Address, err), w)
+		}
+		failpoint("host.stop.after")
+	}
+	if doomed(rec) {
+		if err := e.removeDoomed(ctx, rec); err != nil {
 			return err
 		}
 	}
 	if err := e.reserve(ctx, rec); err != nil {
-		return e.createFailed(rec, "", err)
+		return e.createFailed(rec, nil, "", err)
 	}
 	claims := e.claim(rec)
-	id := newID(6)
-	w := &write{bump: true}
-	in, err := e.begin(Intent{Op: opCreate, Kind: "sandbox", Address: rec.Address, UID: rec.UID, Instance: id}, w.sandbox(copySandbox(rec)))
+	if w == nil {
+		w = &write{}
+	}
+	w.bump = true
+	begun := intent(opCreate, rec)
+	begun.Instance = newID(6)
+	in, err := e.begin(begun, w.sandbox(copySandbox(rec)))
 	if err != nil {
 		e.release(rec.Address)
 		return err
 	}
-	inst, err := e.instanceOf(rec, id)
+	inst, err := e.instanceOf(rec, in.Instance)
 	if err == nil {
 		err = e.makeClaims(ctx, claims)
 	}
@@ -45,15 +97,12 @@ func (e *Engine) create(ctx context.Context, rec *plan.Sandbox, then string) err
 		failpoint("host.create.after")
 	}
 	if err != nil {
-		if undo := e.undoCreate(ctx, in, rec); undo != nil {
-			err = errors.Join(err, undo)
-		}
-		return e.createFailed(rec, id, err)
+		return e.createFailed(rec, in, in.Instance, err)
 	}
 	now := e.now()
 	rec.Instance = &plan.Instance{
-		ID: id, Phase: plan.Created, CreatedAt: now, RunningSpec: rec.Generation,
-		PID: proc.PID, StartTime: proc.StartTime, BootID: proc.BootID,
+		ID: in.Instance, Phase: plan.Created, CreatedAt: now, RunningSpec: rec.Generation,
+		PID: proc.PID, StartTime: proc.StartTime, BootID: proc.BootID, Image: inst.Image.Digest,
 	}
 	if rec.Lease.Start.IsZero() {
 		rec.Lease = plan.StartLease(&rec.Spec, now)
@@ -65,101 +114,146 @@ func (e *Engine) create(ctx context.Context, rec *plan.Sandbox, then string) err
 	if then == "created" && rec.Hold == nil {
 		rec.Hold = &plan.Hold{Mode: "created", By: e.by, At: now, Reason: "-no-start"}
 	}
-	w = &write{bump: true}
-	w.event(e.eventOf(rec, "create", "created", ""))
-	if err := e.end(in, w.sandbox(copySandbox(rec))); err != nil {
-		return err
+	if then == "created" || then == "suspended" {
+		worked(rec)
 	}
-	if len(rec.Doomed) > 0 {
-		if err := e.removeDoomed(ctx, rec, ""); err != nil {
-			return err
+	rec.Conditions = plan.Conditions(rec, plan.Seen{UID: rec.UID, Layer: true, Alive: true, PID: proc.PID, StartTime: proc.StartTime}, true, now)
+	w = &write{bump: true}
+	w.sandbox(copySandbox(rec)).event(e.eventOf(rec, "create", "created", ""))
+	switch then {
+	case "created":
+		err = e.end(in, w)
+	case "suspended":
+		if err = e.end(in, w); err == nil {
+			err = e.stop(ctx, rec, plan.BySuspend, nil)
+		}
+	default:
+		var starting *Intent
+		if starting, err = e.next(in, w, intent(opStart, rec)); err == nil {
+			err = e.finishStart(ctx, starting, rec, true)
+		}
+		if err == nil && then == "paused" {
+			err = e.pause(ctx, rec, nil)
 		}
 	}
-	return e.bringTo(ctx, rec, then, true)
-}
-
-// createFailed records why, and either when to try again or, after
-// start_timeout, that nobody should. tried is the instance that did not come up.
-func (e *Engine) createFailed(rec *plan.Sandbox, tried string, err error) error {
-	now := e.now()
-	rec.Retry = plan.Backoff(rec.Retry, 0, now, rand.Float64(), err.Error())
-	ev := e.eventOf(rec, "error", "create failed", err.Error())
-	if tried != "" && plan.GiveUp(rec.Retry, &rec.Spec, now) {
-		rec.Instance = &plan.Instance{ID: tried, Phase: plan.Failed, CreatedAt: now, FailReason: "provision_timeout"}
-		ev = e.eventOf(rec, "failed", "provision_timeout", err.Error())
-	}
-	rec.Conditions = plan.Conditions(rec, plan.Seen{}, true, now)
-	w := &write{}
-	if commit := e.commit(w.sandbox(copySandbox(rec)).event(ev)); commit != nil {
-		return errors.Join(err, commit)
+	if err == nil && doomed(rec) {
+		err = e.removeDoomed(ctx, rec)
 	}
 	return err
 }
 
+// createFailed undoes a create and records why, and either when to try again or,
+// after start_timeout, that nobody should. tried is the instance that did not
+// come up; in its intent, nil when the host was not touched yet.
+func (e *actor) createFailed(rec *plan.Sandbox, in *Intent, tried string, cause error) error {
+	if in != nil {
+		if err := e.undoCreate(context.Background(), in, rec); err != nil {
+			e.openMu.Lock()
+			e.unrecovered = append(e.unrecovered, *in)
+			e.openMu.Unlock()
+			cause = errors.Join(cause, err)
+		}
+	}
+	now := e.now()
+	rec.Retry = plan.Backoff(rec.Retry, 0, now, rand.Float64(), cause.Error())
+	ev := e.eventOf(rec, "error", "create failed", cause.Error())
+	if tried != "" && plan.GiveUp(rec.Retry, &rec.Spec, now) {
+		rec.Instance = &plan.Instance{ID: tried, Phase: plan.Failed, CreatedAt: now, FailReason: "provision_timeout"}
+		ev = e.eventOf(rec, "failed", "provision_timeout", cause.Error())
+	}
+	rec.Conditions = plan.Conditions(rec, plan.Seen{}, true, now)
+	w := &write{bump: true}
+	if err := e.commit(w.sandbox(copySandbox(rec)).event(ev)); err != nil {
+		return errors.Join(cause, err)
+	}
+	return &stepError{cause}
+}
+
 // bringTo takes an instance that is created or stopped to a mode: created,
-// running, paused or suspended. fresh: the instance was made just now, and goes
-// again if its command cannot be started.
-func (e *Engine) bringTo(ctx context.Context, rec *plan.Sandbox, mode string, fresh bool) error {
+// running, paused or suspended. w is recorded before the host is touched.
+func (e *actor) bringTo(ctx context.Context, rec *plan.Sandbox, mode string, w *write) error {
 	switch mode {
 	case "created":
-		return nil
-	case "suspended":
-		return e.stop(ctx, rec, "suspend")
-	case "paused":
-		if err := e.start(ctx, rec, fresh); err != nil {
-			return err
+		if w == nil {
+			return nil
 		}
-		return e.pause(ctx, rec)
-	default:
-		return e.start(ctx, rec, fresh)
+		return e.commit(w)
+	case "suspended":
+		return e.stop(ctx, rec, plan.BySuspend, w)
 	}
+	if err := e.start(ctx, rec, w); err != nil {
+		return err
+	}
+	if mode == "paused" {
+		return e.pause(ctx, rec, nil)
+	}
+	return nil
 }
 
 // start runs the command: at once in a created instance, after making a stopped
 // one ready again on the same files.
-func (e *Engine) start(ctx context.Context, rec *plan.Sandbox, fresh bool) error {
-	inst := rec.Instance
-	if inst.Phase == plan.Stopped {
+func (e *actor) start(ctx context.Context, rec *plan.Sandbox, w *write) error {
+	if rec.Instance.Phase == plan.Stopped {
 		if err := e.reserve(ctx, rec); err != nil {
-			return e.startFailed(ctx, rec, false, err)
+			return e.startFailed(ctx, nil, rec, false, err)
 		}
+		rec.Instance.RunningSpec = rec.Generation
+		e.claim(rec)
 	}
-	w := &write{}
-	in, err := e.begin(Intent{Op: opStart, Kind: "sandbox", Address: rec.Address, UID: rec.UID, Instance: inst.ID}, w.sandbox(copySandbox(rec)))
+	if w == nil {
+		w = &write{}
+	}
+	in, err := e.begin(intent(opStart, rec), w.sandbox(copySandbox(rec)))
 	if err != nil {
+		e.release(rec.Address)
 		return err
 	}
+	return e.finishStart(ctx, in, rec, false)
+}
+
+// finishStart is start once its intent is durable. fresh: the instance was made
+// just now, and goes again if its command cannot be started.
+func (e *actor) finishStart(ctx context.Context, in *Intent, rec *plan.Sandbox, fresh bool) error {
+	inst := rec.Instance
+	var err error
 	if inst.Phase == plan.Stopped {
-		var made runtime.Instance
-		made, err = e.instanceOf(rec, inst.ID)
-		if err == nil {
-			var proc runtime.Process
-			proc, err = e.host.Create(ctx, made)
-			failpoint("host.recreate.after")
-			inst.PID, inst.StartTime, inst.BootID = proc.PID, proc.StartTime, proc.BootID
-			inst.RunningSpec = rec.Generation
-		}
+		err = e.ready(ctx, rec)
 	}
 	if err == nil {
 		err = e.host.Start(ctx, inst.ID)
 		failpoint("host.start.after")
 	}
 	if err != nil {
-		if end := e.end(in, nil); end != nil {
-			return errors.Join(err, end)
-		}
-		return e.startFailed(ctx, rec, fresh, err)
+		return e.startFailed(ctx, in, rec, fresh, err)
 	}
 	now := e.now()
-	if inst.StoppedBy == plan.ByKilled {
+	switch {
+	case inst.StoppedBy == plan.ByKilled:
 		rec.Retry = plan.Backoff(rec.Retry, upTime(inst), now, rand.Float64(), "")
-	} else if rec.Retry.Error != "" || !fresh {
+	case rec.Retry.Error != "" || !fresh:
 		rec.Retry = plan.Retry{} // it came up; a recreated one keeps its series
 	}
 	inst.Phase, inst.StartedAt, inst.Outcome, inst.StoppedBy, inst.OOMKills = plan.Running, now, nil, "", 0
 	rec.Conditions = plan.Conditions(rec, aliveSeen(rec, false), true, now)
-	w = &write{bump: true}
+	w := &write{bump: true}
 	return e.end(in, w.sandbox(copySandbox(rec)).event(e.eventOf(rec, "start", "started", "")))
+}
+
+// ready makes a stopped instance's surroundings and PID 1 again.
+func (e *actor) ready(ctx context.Context, rec *plan.Sandbox) error {
+	inst := rec.Instance
+	made, err := e.instanceOf(rec, inst.ID)
+	if err != nil {
+		return err
+	}
+	if err := e.makeClaims(ctx, e.claim(rec)); err != nil {
+		return err
+	}
+	made.CarryFrom = ""
+	proc, err := e.host.Create(ctx, made)
+	failpoint("host.recreate.after")
+	inst.PID, inst.StartTime, inst.BootID = proc.PID, proc.StartTime, proc.BootID
+	return err
 }
 
 // upTime is how long the instance's last process was up, 0 when it never was.
@@ -179,67 +273,87 @@ func aliveSeen(rec *plan.Sandbox, frozen bool) plan.Seen {
 }
 
 // startFailed undoes a start: a fresh instance goes and the sandbox is pending
-// again, one with a past is stopped and keeps its files.
-func (e *Engine) startFailed(ctx context.Context, rec *plan.Sandbox, fresh bool, cause error) error {
+// again, one with a past is stopped and keeps its files. in is nil when the host
+// was not touched yet.
+func (e *actor) startFailed(ctx context.Context, in *Intent, rec *plan.Sandbox, fresh bool, cause error) error {
 	inst := rec.Instance
 	cause = fmt.Errorf("cannot start %s: %w", rec.Address, cause)
 	if fresh {
 		rec.Instance = nil
 		rec.Doomed = appendOnce(rec.Doomed, inst.ID)
-		if err := e.removeDoomed(ctx, rec, ""); err != nil {
+		if err := e.end(in, (&write{bump: true}).sandbox(copySandbox(rec))); err != nil {
 			return errors.Join(cause, err)
 		}
-		return e.createFailed(rec, inst.ID, cause)
+		if err := e.removeDoomed(ctx, rec); err != nil {
+			return errors.Join(cause, err)
+		}
+		return e.createFailed(rec, nil, inst.ID, cause)
 	}
 	if _, err := e.host.Stop(ctx, inst.ID, runtime.StopOptions{}); err != nil && !errors.Is(err, runtime.ErrNotFound) {
-		return errors.Join(cause, err)
+		return e.stepFailed(rec, in, errors.Join(cause, err), nil)
 	}
 	now := e.now()
 	rec.Retry = plan.Backoff(rec.Retry, 0, now, rand.Float64(), cause.Error())
 	inst.Phase, inst.PID, inst.StartTime = plan.Stopped, 0, 0
-	if inst.StoppedBy == "" || inst.StoppedBy == "exit" {
+	if inst.StoppedBy == "" || inst.StoppedBy == plan.ByExit || inst.StoppedBy == plan.ByOOM {
 		inst.StoppedBy = "start_failed"
 	}
+	ev := e.eventOf(rec, "error", "start failed", cause.Error())
 	if plan.GiveUp(rec.Retry, &rec.Spec, now) {
 		inst.Phase, inst.FailReason = plan.Failed, "provision_timeout"
+		ev = e.eventOf(rec, "failed", "provision_timeout", cause.Error())
 	}
 	rec.Conditions = plan.Conditions(rec, plan.Seen{UID: rec.UID, Layer: true}, true, now)
 	w := &write{bump: true}
-	if err := e.commit(w.sandbox(copySandbox(rec)).event(e.eventOf(rec, "error", "start failed", cause.Error()))); err != nil {
+	w.sandbox(copySandbox(rec)).event(ev)
+	var err error
+	if in != nil {
+		err = e.end(in, w)
+	} else {
+		err = e.commit(w)
+	}
+	if err != nil {
 		return errors.Join(cause, err)
 	}
-	return cause
+	return &stepError{cause}
 }
 
-func (e *Engine) pause(ctx context.Context, rec *plan.Sandbox) error {
-	return e.freezer(ctx, rec, opPause, e.host.Pause, plan.Paused)
+func (e *actor) pause(ctx context.Context, rec *plan.Sandbox, w *write) error {
+	return e.freezer(ctx, rec, opPause, e.host.Pause, plan.Paused, w)
 }
 
-func (e *Engine) resume(ctx context.Context, rec *plan.Sandbox) error {
-	return e.freezer(ctx, rec, opResume, e.host.Resume, plan.Running)
+func (e *actor) resume(ctx context.Context, rec *plan.Sandbox, w *write) error {
+	return e.freezer(ctx, rec, opResume, e.host.Resume, plan.Running, w)
 }
 
-func (e *Engine) freezer(ctx context.Context, rec *plan.Sandbox, op Op, act func(context.Context, string) error, phase plan.Phase) error {
-	in, err := e.begin(Intent{Op: op, Kind: "sandbox", Address: rec.Address, UID: rec.UID, Instance: rec.Instance.ID}, (&write{}).sandbox(copySandbox(rec)))
+func (e *actor) freezer(ctx context.Context, rec *plan.Sandbox, op Op, act func(context.Context, string) error, phase plan.Phase, w *write) error {
+	if w == nil {
+		w = &write{}
+	}
+	in, err := e.begin(intent(op, rec), w.sandbox(copySandbox(rec)))
 	if err != nil {
 		return err
 	}
 	if err := act(ctx, rec.Instance.ID); err != nil {
-		err = fmt.Errorf("cannot %s %s: %w", op, rec.Address, err)
-		return errors.Join(err, e.end(in, nil))
+		return e.stepFailed(rec, in, fmt.Errorf("cannot %s %s: %w", op, rec.Address, err), nil)
 	}
 	failpoint("host." + string(op) + ".after")
 	rec.Instance.Phase = phase
+	worked(rec)
 	rec.Conditions = plan.Conditions(rec, aliveSeen(rec, phase == plan.Paused), true, e.now())
-	w := &write{bump: true}
+	w = &write{bump: true}
 	return e.end(in, w.sandbox(copySandbox(rec)).event(e.eventOf(rec, string(op), string(phase), "")))
 }
 
 // stop takes the process down and leaves files and outcome. why becomes
 // stopped_by: stop, suspend, expiry, restart.
-func (e *Engine) stop(ctx context.Context, rec *plan.Sandbox, why string) error {
-	w := &write{}
-	in, err := e.begin(Intent{Op: opStop, Kind: "sandbox", Address: rec.Address, UID: rec.UID, Instance: rec.Instance.ID, Why: why}, w.sandbox(copySandbox(rec)))
+func (e *actor) stop(ctx context.Context, rec *plan.Sandbox, why string, w *write) error {
+	if w == nil {
+		w = &write{}
+	}
+	begun := intent(opStop, rec)
+	begun.Why = why
+	in, err := e.begin(begun, w.sandbox(copySandbox(rec)))
 	if err != nil {
 		return err
 	}
@@ -253,28 +367,27 @@ func graceOf(s *config.Sandbox) time.Duration {
 	return defaultGrace
 }
 
-func (e *Engine) finishStop(ctx context.Context, in *Intent, rec *plan.Sandbox, grace time.Duration) error {
+func (e *actor) finishStop(ctx context.Context, in *Intent, rec *plan.Sandbox, grace time.Duration) error {
 	out, err := e.host.Stop(ctx, rec.Instance.ID, runtime.StopOptions{Grace: grace})
 	failpoint("host.stop.after")
 	if err != nil && !errors.Is(err, runtime.ErrNotFound) {
-		// The intent stays open on purpose: what began to stop goes on stopping.
-		return e.stepFailed(rec, fmt.Errorf("cannot stop %s: %w", rec.Address, err))
+		// The hold, the mode, Expired or the generation, recorded before, make the
+		// plan ask for it again.
+		return e.stepFailed(rec, in, fmt.Errorf("cannot stop %s: %w", rec.Address, err), nil)
 	}
 	now := e.now()
 	i := rec.Instance
 	if i.Phase != plan.Stopped {
 		i.Outcome = outcomeOf(out, stopReason(rec, in.Why))
-		if i.Outcome == nil {
+		if i.Outcome == nil && !i.StartedAt.IsZero() {
 			i.Outcome = &plan.Outcome{ExitCode: 137, Signal: 9, Reason: stopReason(rec, in.Why), At: now}
-			if i.StartedAt.IsZero() {
-				i.Outcome = nil // never ran
-			}
 		}
 	}
 	i.Phase, i.PID, i.StartTime, i.StoppedBy = plan.Stopped, 0, 0, in.Why
-	if in.Why == "expiry" && rec.Expired != nil {
+	if in.Why == plan.ByExpiry && rec.Expired != nil {
 		rec.Expired.Done = true
 	}
+	worked(rec)
 	rec.Conditions = plan.Conditions(rec, plan.Seen{UID: rec.UID, Layer: true}, true, now)
 	w := &write{bump: true}
 	return e.end(in, w.sandbox(copySandbox(rec)).event(e.eventOf(rec, "stop", stopReason(rec, in.Why), "")))
@@ -282,16 +395,19 @@ func (e *Engine) finishStop(ctx context.Context, in *Intent, rec *plan.Sandbox, 
 
 func stopReason(rec *plan.Sandbox, why string) string {
 	switch why {
-	case "suspend":
+	case plan.BySuspend:
 		return "suspended"
-	case "expiry":
+	case plan.ByExpiry:
 		return tombstone(rec.Expired)
-	case "restart":
+	case byRestart:
 		return "restarted"
 	default:
 		return "stopped"
 	}
 }
+
+// byRestart is stopped_by between the two halves of a restart.
+const byRestart = "restart"
 
 // tombstone is the reason that stays of an expiry.
 func tombstone(x *plan.Expired) string {
@@ -301,84 +417,95 @@ func tombstone(x *plan.Expired) string {
 	return plan.EndReason(x.Reason)
 }
 
-// stepFailed records an error that the next pass will meet again, and returns it.
-func (e *Engine) stepFailed(rec *plan.Sandbox, err error) error {
-	cur, ok := e.sandbox(rec.Address)
-	if !ok {
-		return err
-	}
-	cur.Retry = plan.Backoff(cur.Retry, 0, e.now(), rand.Float64(), err.Error())
-	w := &write{}
-	return errors.Join(err, e.commit(w.sandbox(cur).event(e.eventOf(rec, "error", "step failed", err.Error()))))
-}
-
-// restart gives the instance a new process on the same files.
-func (e *Engine) restart(ctx context.Context, rec *plan.Sandbox, then string) error {
+// restart gives the instance a new process on the same files. w is recorded
+// before the host is touched.
+func (e *actor) restart(ctx context.Context, rec *plan.Sandbox, then string, w *write) error {
 	if live(rec) {
-		if err := e.stop(ctx, rec, "restart"); err != nil {
+		if err := e.stop(ctx, rec, byRestart, w); err != nil {
 			return err
 		}
+		w = nil
 	}
-	return e.bringTo(ctx, rec, then, false)
+	return e.bringTo(ctx, rec, then, w)
 }
 
 func live(rec *plan.Sandbox) bool {
-	if rec.Instance == nil {
-		return false
+	return rec.Instance != nil && alive(rec.Instance.Phase)
+}
+
+// detach makes the instance doomed: the sandbox is pending, and keeps uid,
+// lease, hold, address, ports, id range and claims. Whoever goes on removes what
+// is doomed before anything else.
+func (e *actor) detach(rec *plan.Sandbox, w *write) error {
+	if rec.Instance != nil {
+		rec.Doomed = appendOnce(rec.Doomed, rec.Instance.ID)
+		rec.Instance = nil
 	}
-	switch rec.Instance.Phase {
-	case plan.Created, plan.Running, plan.Paused:
-		return true
+	rec.Doomed = appendOnce(rec.Doomed, rec.CarryFrom)
+	rec.CarryFrom = ""
+	w.bump = true
+	err := e.commit(w.sandbox(copySandbox(rec)))
+	failpoint("detach.recorded")
+	return err
+}
+
+// doomed tells whether rec has instances to be removed before the next is made.
+func doomed(rec *plan.Sandbox) bool {
+	for _, id := range rec.Doomed {
+		if id != rec.CarryFrom {
+			return true
+		}
 	}
 	return false
 }
 
-// detach makes the instance doomed and removes it: the sandbox is pending, and
-// keeps uid, lease, hold, address, ports, id range and claims.
-func (e *Engine) detach(ctx context.Context, rec *plan.Sandbox, why string) error {
-	if rec.Instance == nil {
+// sweep removes what earlier steps could not, unless somebody else is at the
+// sandbox.
+func (e *actor) sweep(ctx context.Context, address string) error {
+	release, holder := e.lanes.try(address, "remove", e.by)
+	if holder != nil {
 		return nil
 	}
-	rec.Doomed = appendOnce(rec.Doomed, rec.Instance.ID)
-	rec.Instance = nil
-	w := &write{bump: true}
-	if err := e.commit(w.sandbox(copySandbox(rec)).event(e.eventOf(rec, "destroyed", why, ""))); err != nil {
-		return err
+	defer release()
+	rec, ok := e.sandbox(address)
+	if !ok || !doomed(rec) {
+		return nil
 	}
-	return e.removeDoomed(ctx, rec, "")
+	return e.removeDoomed(ctx, rec)
 }
 
-// removeDoomed removes all doomed instances except keep, gracefully.
-func (e *Engine) removeDoomed(ctx context.Context, rec *plan.Sandbox, keep string) error {
-	in, err := e.begin(Intent{Op: opRemove, Kind: "sandbox", Address: rec.Address, UID: rec.UID}, (&write{}).sandbox(copySandbox(rec)))
+// removeDoomed removes all doomed instances except the one whose layer is still
+// to be carried over, each within the grace.
+func (e *actor) removeDoomed(ctx context.Context, rec *plan.Sandbox) error {
+	in, err := e.begin(intent(opRemove, rec), (&write{}).sandbox(copySandbox(rec)))
 	if err != nil {
 		return err
 	}
-	return e.removeAll(ctx, in, rec, keep, graceOf(&rec.Spec))
+	return e.removeAll(ctx, in, rec, rec.CarryFrom, graceOf(&rec.Spec))
 }
 
-// finishRemove is removeDoomed after a crash: nothing is waited for.
-func (e *Engine) finishRemove(ctx context.Context, in *Intent, rec *plan.Sandbox) error {
-	return e.removeAll(ctx, in, rec, rec.CarryFrom, 0)
-}
-
-func (e *Engine) removeAll(ctx context.Context, in *Intent, rec *plan.Sandbox, keep string, grace time.Duration) error {
+func (e *actor) removeAll(ctx context.Context, in *Intent, rec *plan.Sandbox, keep string, grace time.Duration) error {
 	var kept []string
+	var failed []error
 	for _, id := range rec.Doomed {
 		if id == keep {
 			kept = append(kept, id)
 			continue
 		}
 		if err := e.takeDown(ctx, id, grace); err != nil {
-			return errors.Join(e.stepFailed(rec, fmt.Errorf("cannot remove instance %s of %s: %w", id, rec.Address, err)), e.end(in, nil))
+			kept = append(kept, id)
+			failed = append(failed, fmt.Errorf("cannot remove instance %s of %s: %w", id, rec.Address, err))
 		}
 	}
 	rec.Doomed = kept
+	if len(failed) > 0 {
+		return e.stepFailed(rec, in, errors.Join(failed...), nil)
+	}
 	return e.end(in, (&write{}).sandbox(copySandbox(rec)))
 }
 
 // takeDown stops an instance within its grace and removes all of it.
-func (e *Engine) takeDown(ctx context.Context, id string, grace time.Duration) error {
+func (e *actor) takeDown(ctx context.Context, id string, grace time.Duration) error {
 	if grace > 0 {
 		if _, err := e.host.Stop(ctx, id, runtime.StopOptions{Grace: grace}); err != nil && !errors.Is(err, runtime.ErrNotFound) {
 			return err
@@ -391,93 +518,104 @@ func (e *Engine) takeDown(ctx context.Context, id string, grace time.Duration) e
 }
 
 // delete ends the sandbox: instance, claims, record, in this order.
-func (e *Engine) delete(ctx context.Context, rec *plan.Sandbox, reason string) error {
-	in, err := e.begin(Intent{Op: opDelete, Kind: "sandbox", Address: rec.Address, UID: rec.UID, Why: reason}, (&write{}).sandbox(copySandbox(rec)))
+func (e *actor) delete(ctx context.Context, rec *plan.Sandbox, reason string, w *write) error {
+	if w == nil {
+		w = &write{}
+	}
+	begun := intent(opDelete, rec)
+	begun.Why = reason
+	in, err := e.begin(begun, w.sandbox(copySandbox(rec)))
 	if err != nil {
 		return err
 	}
 	return e.destroyAll(ctx, in, rec, graceOf(&rec.Spec))
 }
 
-func (e *Engine) finishDelete(ctx context.Context, in *Intent, rec *plan.Sandbox) error {
-	return e.destroyAll(ctx, in, rec, 0)
-}
-
-func (e *Engine) destroyAll(ctx context.Context, in *Intent, rec *plan.Sandbox, grace time.Duration) error {
+// destroyAll is delete once its intent is durable. When it fails only this try is
+// over: the plan deletes again while the record stands.
+func (e *actor) destroyAll(ctx context.Context, in *Intent, rec *plan.Sandbox, grace time.Duration) error {
 	fail := func(err error) error {
-		// Only this try is over: the plan deletes again while the record stands.
-		return errors.Join(e.stepFailed(rec, fmt.Errorf("cannot destroy %s: %w", rec.Address, err)), e.end(in, nil))
+		return e.stepFailed(rec, in, fmt.Errorf("cannot destroy %s: %w", rec.Address, err), nil)
 	}
-	ids := rec.Doomed
+	ids := append([]string(nil), rec.Doomed...)
+	ids = appendOnce(ids, rec.CarryFrom)
 	if rec.Instance != nil {
 		ids = append([]string{rec.Instance.ID}, ids...)
 	}
-	if rec.CarryFrom != "" {
-		ids = appendOnce(ids, rec.CarryFrom)
-	}
-	var out *plan.Outcome
 	for _, id := range ids {
 		if err := e.takeDown(ctx, id, grace); err != nil {
 			return fail(err)
 		}
 	}
 	for _, name := range sortedKeys(rec.Claim) {
-		if err := e.host.RemoveVolume(ctx, rec.Claim[name]); err != nil {
+		if err := e.host.RemoveVolume(ctx, rec.Claim[name]); err != nil && !errors.Is(err, runtime.ErrNotFound) {
 			return fail(fmt.Errorf("volume %q: %w", name, err))
 		}
 		failpoint("host.removevolume.after")
 	}
 	w := &write{bump: true}
 	set(&w.sandboxes, rec.Address, nil)
-	switch in.Why {
-	case "ttl_expiry", "shutdown_time", "lost":
-		end := &plan.Ended{
-			Address: rec.Address, UID: rec.UID, Reason: in.Why, At: e.now(),
-			ShutdownTime: rec.Spec.ShutdownTime, TTL: rec.Spec.Lifetime.TTL, Outcome: out,
-		}
-		if rec.Expired != nil {
-			end.Deadline = rec.Expired.Deadline
-		}
-		if rec.Instance != nil {
-			end.Instance = rec.Instance.ID
-			end.Outcome = rec.Instance.Outcome
-		}
-		set(&w.ended, rec.Address, end)
-	default:
-		set(&w.ended, rec.Address, nil)
-	}
+	set(&w.ended, rec.Address, ending(rec, in.Why, e.now()))
 	return e.end(in, w.event(e.eventOf(rec, "destroyed", in.Why, "")))
+}
+
+// ending is what stays of a sandbox that expired or was lost; nil for one that
+// somebody destroyed: nothing stays then.
+func ending(rec *plan.Sandbox, why string, now time.Time) *plan.Ended {
+	switch why {
+	case "ttl_expiry", "shutdown_time", "lost":
+	default:
+		return nil
+	}
+	end := &plan.Ended{
+		Address: rec.Address, UID: rec.UID, Reason: why, At: now,
+		ShutdownTime: rec.Spec.ShutdownTime, TTL: rec.Spec.Lifetime.TTL,
+	}
+	if rec.Expired != nil {
+		end.Deadline = rec.Expired.Deadline
+	}
+	if rec.Instance != nil {
+		end.Instance, end.Outcome = rec.Instance.ID, rec.Instance.Outcome
+	}
+	return end
 }
 
 // expire acts on a deadline that passed: first the fact becomes durable, then
 // the process goes, and with it, when the policy says so, everything.
-func (e *Engine) expire(ctx context.Context, rec *plan.Sandbox, deadline time.Time) error {
+func (e *actor) expire(ctx context.Context, rec *plan.Sandbox) error {
 	now := e.now()
-	at, reason, due := plan.Deadline(&rec.Spec, rec.Lease)
-	if rec.Expired == nil || !rec.Expired.Deadline.Equal(at) {
-		if !due || at.After(now) {
-			return nil // renewed between the look and the lock
-		}
+	at, reason, dated := plan.Deadline(&rec.Spec, rec.Lease)
+	if dated && at.After(now) && (rec.Expired == nil || at.After(rec.Expired.Deadline)) {
+		return nil // renewed between the look and the lock
+	}
+	if !dated {
+		return nil // its deadline was removed
+	}
+	if rec.Expired == nil || at.After(rec.Expired.Deadline) {
+		rec.Retry = plan.Retry{}
 		rec.Expired = &plan.Expired{Deadline: at, Reason: reason, At: now}
 		rec.Conditions = plan.Conditions(rec, plan.Seen{UID: rec.UID, Layer: true, Alive: live(rec)}, true, now)
 		w := &write{bump: true}
-		if err := e.commit(w.sandbox(copySandbox(rec)).event(e.eventOf(rec, "expired", tombstone(rec.Expired), deadline.Format(time.RFC3339Nano)))); err != nil {
+		w.sandbox(copySandbox(rec)).event(e.eventOf(rec, "expired", tombstone(rec.Expired), "deadline "+at.UTC().Format(time.RFC3339Nano)))
+		if err := e.commit(w); err != nil {
 			return err
 		}
 		failpoint("expire.recorded")
 	}
 	if rec.Spec.ShutdownPolicy == "delete" {
-		return e.delete(ctx, rec, tombstone(rec.Expired))
+		return e.delete(ctx, rec, tombstone(rec.Expired), nil)
 	}
 	if live(rec) {
-		return e.stop(ctx, rec, "expiry")
+		return e.stop(ctx, rec, plan.ByExpiry, nil)
 	}
 	rec.Expired.Done = true
+	worked(rec)
 	rec.Conditions = plan.Conditions(rec, plan.Seen{UID: rec.UID, Layer: true}, true, now)
 	return e.commit((&write{}).sandbox(copySandbox(rec)))
 }
 
-// claim gives rec ids for the volumes it claims and does not have yet.
+// claim gives rec ids for the volumes it claims and does not have yet, and
+// returns all of them.
 func (e *Engine) claim(rec *plan.Sandbox) []string {
 	var ids []string
 	if rec.Claim == nil {

@@ -21,28 +21,30 @@ const accessWait = 30 * time.Second
 // next pass does not undo it; or takes the hold away when the verb asks for
 // what is declared anyway.
 func (e *Engine) Act(ctx context.Context, r ActRequest) (*ActResult, error) {
-	rec, release, err := e.hold(ctx, r.Address, r.Verb)
-	if err != nil {
-		return nil, err
+	if !slices.Contains([]string{"start", "stop", "pause", "resume", "release"}, r.Verb) {
+		return nil, &Error{Kind: Invalid, Message: fmt.Sprintf("there is no verb %q", r.Verb)}
 	}
+	op := e.as(byOperator)
+	rec, release, err := op.hold(ctx, r.Address, r.Verb)
+	if err != nil {
+		return nil, errorOf(err)
+	}
+	defer e.wake(rec.Address)
 	defer release()
-	work := context.WithoutCancel(ctx)
+	work := context.WithoutCancel(ctx) // once begun it is finished
 	res := &ActResult{}
 	switch r.Verb {
 	case "start":
-		err = e.opStart(work, rec, r)
+		err = op.opStart(work, rec, r)
 	case "stop":
-		err = e.opStop(work, rec, r)
+		err = op.opStop(work, rec, r)
 	case "pause":
-		err = e.opPause(work, rec, r)
+		res.Note, err = op.opPause(work, rec, r)
 	case "resume":
-		err = e.opResume(work, rec, r)
+		err = op.opResume(work, rec, r)
 	case "release":
-		res.Note, err = e.opRelease(work, rec)
-	default:
-		err = &Error{Kind: Invalid, Message: fmt.Sprintf("there is no verb %q", r.Verb)}
+		res.Note, err = op.opRelease(work, rec)
 	}
-	e.wake()
 	if err != nil {
 		return nil, errorOf(err)
 	}
@@ -50,23 +52,23 @@ func (e *Engine) Act(ctx context.Context, r ActRequest) (*ActResult, error) {
 	return res, err
 }
 
-// wake lets the agent's loop look again.
-func (e *Engine) wake() {
+// wake lets the agent, if there is one, look again at these addresses.
+func (e *Engine) wake(addresses ...string) {
 	if e.nudge != nil {
-		e.nudge()
+		e.nudge(addresses...)
 	}
 }
 
 // hold takes the sandbox's lane for an operator and brings its record up to
 // date with the host.
-func (e *Engine) hold(ctx context.Context, address, verb string) (*plan.Sandbox, func(), error) {
-	address, err := e.resolve(address)
+func (e *actor) hold(ctx context.Context, word, verb string) (*plan.Sandbox, func(), error) {
+	address, err := e.resolve(word)
 	if err != nil {
 		return nil, nil, err
 	}
-	release, err := e.lanes.verb(ctx, address, verb, byOperator)
+	release, err := e.lanes.verb(ctx, address, verb, e.by)
 	if err != nil {
-		return nil, nil, errorOf(err)
+		return nil, nil, err
 	}
 	rec, err := e.refresh(ctx, address)
 	if err != nil {
@@ -76,27 +78,22 @@ func (e *Engine) hold(ctx context.Context, address, verb string) (*plan.Sandbox,
 	return rec, release, nil
 }
 
-// refresh takes over what is true of one sandbox now and returns its record.
-func (e *Engine) refresh(ctx context.Context, address string) (*plan.Sandbox, error) {
-	rec, ok := e.sandbox(address)
-	if !ok {
+// refresh takes over what is true of one sandbox now and returns its record. The
+// caller holds its lane.
+func (e *actor) refresh(ctx context.Context, address string) (*plan.Sandbox, error) {
+	rec := e.current(address)
+	if rec == nil {
 		return nil, e.notFound(address)
 	}
-	if rec.Instance == nil {
-		return rec, nil
-	}
-	seen, there, err := e.host.Inspect(ctx, rec.Instance.ID)
+	now, err := e.glance(ctx, rec)
 	if err != nil {
-		return nil, errorOf(fmt.Errorf("cannot look at %s: %w", address, err))
+		return nil, err
 	}
-	if err := e.takeStatus(address, plan.StatusOf(rec, seenOf(seen), there, "", e.now())); err != nil {
-		return nil, errorOf(err)
+	st := now.status(rec, e.now())
+	if rec, err = e.take(ctx, rec, &st, &now); err != nil {
+		return nil, err
 	}
-	rec, ok = e.sandbox(address)
-	if !ok {
-		return nil, e.notFound(address)
-	}
-	return rec, nil
+	return copySandbox(rec), nil
 }
 
 // resolve finds the sandbox that a user's word means: its address, or the short
@@ -158,8 +155,10 @@ func notExpired(rec *plan.Sandbox, verb string) error {
 		verb, rec.Address, rec.Expired.Deadline.UTC().Format(time.RFC3339))}
 }
 
-// setHold records the operator's word, or that it agrees with the declaration.
-func (e *Engine) setHold(rec *plan.Sandbox, mode string, r ActRequest) error {
+// held puts the operator's word into the record, or takes the hold away where
+// it says what is declared, and returns what is to be recorded with the step
+// that follows it.
+func (e *actor) held(rec *plan.Sandbox, mode string, r ActRequest) *write {
 	declared := rec.Spec.OperatingMode
 	if declared == "" {
 		declared = "running"
@@ -174,12 +173,10 @@ func (e *Engine) setHold(rec *plan.Sandbox, mode string, r ActRequest) error {
 		rec.Hold = &plan.Hold{Mode: mode, By: by, At: e.now(), Reason: r.Reason}
 	}
 	w := &write{bump: true}
-	return e.commit(w.sandbox(copySandbox(rec)).event(Event{
-		Address: rec.Address, UID: rec.UID, Type: "held", Reason: mode, Message: r.Reason, By: byOperator,
-	}))
+	return w.event(e.eventOf(rec, "held", mode, r.Reason))
 }
 
-func (e *Engine) opStart(ctx context.Context, rec *plan.Sandbox, r ActRequest) error {
+func (e *actor) opStart(ctx context.Context, rec *plan.Sandbox, r ActRequest) error {
 	if err := notExpired(rec, "start"); err != nil {
 		return err
 	}
@@ -187,37 +184,29 @@ func (e *Engine) opStart(ctx context.Context, rec *plan.Sandbox, r ActRequest) e
 		return err
 	}
 	rec.Retry = plan.Retry{}
-	if err := e.start(ctx, rec, false); err != nil {
-		return err
-	}
-	return e.setHold(rec, "running", r)
+	return e.start(ctx, rec, e.held(rec, "running", r))
 }
 
-func (e *Engine) opStop(ctx context.Context, rec *plan.Sandbox, r ActRequest) error {
+// opStop records the hold first: a crash in the middle must not end in a restart.
+func (e *actor) opStop(ctx context.Context, rec *plan.Sandbox, r ActRequest) error {
 	if err := allowed(rec, plan.VerbStop); err != nil {
 		return err
 	}
-	// The hold first: a crash in the middle must not end in a restart.
-	if err := e.setHold(rec, "suspended", r); err != nil {
-		return err
-	}
-	return e.stop(ctx, rec, plan.ByStop)
+	return e.stop(ctx, rec, plan.ByStop, e.held(rec, "suspended", r))
 }
 
-func (e *Engine) opPause(ctx context.Context, rec *plan.Sandbox, r ActRequest) error {
-	if rec.Hold != nil && rec.Hold.Mode == "paused" && rec.Hold.By != byOperator && phaseOf(rec) == plan.Paused {
-		return e.setHold(rec, "paused", r) // only taken over
+func (e *actor) opPause(ctx context.Context, rec *plan.Sandbox, r ActRequest) (note string, err error) {
+	if h := rec.Hold; h != nil && h.Mode == "paused" && (h.By == "idle" || h.By == "expiry") && phaseOf(rec) == plan.Paused {
+		w := e.held(rec, "paused", r)
+		return "hold taken over from " + h.By, e.commit(w.sandbox(rec))
 	}
 	if err := allowed(rec, plan.VerbPause); err != nil {
-		return err
+		return "", err
 	}
-	if err := e.setHold(rec, "paused", r); err != nil {
-		return err
-	}
-	return e.pause(ctx, rec)
+	return "", e.pause(ctx, rec, e.held(rec, "paused", r))
 }
 
-func (e *Engine) opResume(ctx context.Context, rec *plan.Sandbox, r ActRequest) error {
+func (e *actor) opResume(ctx context.Context, rec *plan.Sandbox, r ActRequest) error {
 	if err := notExpired(rec, "resume"); err != nil {
 		return err
 	}
@@ -231,66 +220,49 @@ func (e *Engine) opResume(ctx context.Context, rec *plan.Sandbox, r ActRequest) 
 		}
 		rec.Lease = lease
 	}
-	if err := e.setHold(rec, "running", r); err != nil {
-		return err
-	}
-	return e.resume(ctx, rec)
+	return e.resume(ctx, rec, e.held(rec, "running", r))
 }
 
 // opRelease drops the hold and brings the sandbox to its declared mode.
-func (e *Engine) opRelease(ctx context.Context, rec *plan.Sandbox) (note string, err error) {
+func (e *actor) opRelease(ctx context.Context, rec *plan.Sandbox) (note string, err error) {
 	if rec.Hold == nil {
 		return rec.Address + " is not held", nil
 	}
 	rec.Hold = nil
 	w := &write{bump: true}
-	if err := e.commit(w.sandbox(copySandbox(rec)).event(Event{Address: rec.Address, UID: rec.UID, Type: "release", Reason: "operator", By: byOperator})); err != nil {
+	if err := e.commit(w.sandbox(copySandbox(rec)).event(e.eventOf(rec, "release", "operator", ""))); err != nil {
 		return "", err
 	}
-	return "", e.converge(ctx, rec.Address, byOperator)
+	_, _, err = e.converge(ctx, rec.Address)
+	return "", err
 }
 
-// converge plans for one sandbox what keeps it as recorded, and does it. The
-// caller holds its lane.
-func (e *Engine) converge(ctx context.Context, address, who string) error {
+// converge looks at one sandbox, plans what keeps it as recorded, and does it.
+// The caller holds its lane. It tells whether there was something to do, and when
+// the planner wants to look again.
+func (e *actor) converge(ctx context.Context, address string) (did bool, wake time.Time, err error) {
 	rec, err := e.refresh(ctx, address)
 	if err != nil {
-		return err
+		return false, time.Time{}, err
 	}
-	o := plan.Observed{Instances: map[string]plan.Seen{}, Volumes: map[string]bool{}}
-	for _, id := range rec.Claim {
-		o.Volumes[id] = true // a missing claim is the full look's to find
+	now, err := e.glance(ctx, rec)
+	if err != nil {
+		return false, time.Time{}, err
 	}
-	if rec.Instance != nil {
-		seen, there, err := e.host.Inspect(ctx, rec.Instance.ID)
-		if err != nil {
-			return err
-		}
-		if there {
-			o.Instances[rec.Instance.ID] = seenOf(seen)
-		}
-	}
+	records := e.only(address)
 	p := plan.Make(plan.Input{
-		Records:  plan.Records{Lineage: e.store.Lineage(), Sandboxes: map[string]*plan.Sandbox{address: rec}},
-		Observed: o, Now: e.now(), Trigger: plan.Keep, Limits: e.limits(),
+		Records: records, Observed: now.Observed, Now: e.now(), Trigger: plan.Keep, Limits: e.limits(),
 	})
-	return e.carryOut(ctx, p, address, who)
+	changes := ofSandbox(p, address)
+	return len(changes) > 0, p.WakeAt, e.carryOut(ctx, changes)
 }
 
-// carryOut runs the plan's changes of one sandbox, whose lane the caller holds.
-func (e *Engine) carryOut(ctx context.Context, p *plan.Plan, address, who string) error {
-	r := &run{e: e, who: who, verb: "keep", stop: ctx}
-	for _, c := range p.Changes {
-		if c.Address != address || c.Action == plan.ActNoop || c.Kind != "sandbox" {
-			continue
-		}
-		for _, down := range []bool{true, false} {
-			if down && c.Action != plan.ActReplace {
-				continue
-			}
-			if err := r.sandboxChange(ctx, &node{address: address, down: down}, c); err != nil {
-				return err
-			}
+// carryOut runs changes of one sandbox, whose lane the caller holds.
+func (e *actor) carryOut(ctx context.Context, changes []plan.Change) error {
+	r := &run{actor: e, quit: ctx, declared: declaredBy(nil)}
+	for _, c := range changes {
+		if err := r.sandboxChange(ctx, c); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -312,10 +284,12 @@ func (e *Engine) Renew(ctx context.Context, r RenewRequest) (*ActResult, error) 
 	if forms != 1 {
 		return nil, &Error{Kind: Invalid, Message: "renew needs exactly one of -until, -at-least and -in"}
 	}
-	rec, release, err := e.hold(ctx, r.Address, "renew")
+	op := e.as(byOperator)
+	rec, release, err := op.hold(ctx, r.Address, "renew")
 	if err != nil {
-		return nil, err
+		return nil, errorOf(err)
 	}
+	defer e.wake(rec.Address)
 	defer release()
 	lease, err := plan.Renew(rec, ask, e.now(), time.Duration(e.settings.MaxLifetime))
 	if err != nil {
@@ -323,12 +297,10 @@ func (e *Engine) Renew(ctx context.Context, r RenewRequest) (*ActResult, error) 
 	}
 	rec.Lease = lease
 	w := &write{}
-	ev := e.eventOf(rec, "renewed", string(ask.Form), lease.Until.UTC().Format(time.RFC3339))
-	ev.By = byOperator
-	if err := e.commit(w.sandbox(rec).event(ev)); err != nil {
+	ev := op.eventOf(rec, "renewed", string(ask.Form), lease.Until.UTC().Format(time.RFC3339))
+	if err := op.commit(w.sandbox(rec).event(ev)); err != nil {
 		return nil, errorOf(err)
 	}
-	e.wake()
 	res := &ActResult{}
 	res.Sandbox, err = e.viewOne(ctx, rec.Address)
 	return res, err
@@ -344,9 +316,7 @@ func (e *Engine) access(ctx context.Context, word string) (*plan.Sandbox, error)
 	ctx, cancel := context.WithTimeout(ctx, accessWait)
 	defer cancel()
 	for {
-		e.lanes.mu.Lock()
-		h := e.lanes.held[address]
-		e.lanes.mu.Unlock()
+		h := e.lanes.holder(address)
 		if h == nil || (h.verb != "pause" && h.verb != "resume") {
 			break
 		}
