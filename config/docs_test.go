@@ -92,3 +92,30 @@ func TestPagesNameEverything(t *testing.T) {
 		}
 	}
 }
+
+// TestExamplesAreValid evaluates every example directory with its defaults.
+func TestExamplesAreValid(t *testing.T) {
+	paths, err := filepath.Glob(filepath.Join("..", "examples", "*", "*.hcl"))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no examples: %v", err)
+	}
+	seen := map[string]bool{}
+	for _, path := range paths {
+		dir := filepath.Dir(path)
+		if seen[dir] {
+			continue
+		}
+		seen[dir] = true
+		t.Run(filepath.Base(dir), func(t *testing.T) {
+			s := mustLoad(t, dir, Inputs{})
+			if _, diags := s.Evaluate(DefaultSettings(), nil); diags.HasErrors() {
+				t.Error(show(t, diags))
+			}
+			for name, text := range s.Files {
+				if formatted, _ := Format(name, text); string(formatted) != string(text) {
+					t.Errorf("%s is not in canonical style", name)
+				}
+			}
+		})
+	}
+}

@@ -221,6 +221,9 @@ func TestFprintColourAndControlCharacters(t *testing.T) {
 			t.Errorf("%d columns: %q", n, line)
 		}
 	}
+	if long := box(d, false, 0); !strings.Contains(long, strings.TrimSpace(strings.Repeat("word ", 40))) {
+		t.Errorf("width 0 wraps:\n%s", long)
+	}
 	if coloured := box(d, true, 40); !strings.Contains(coloured, styleRed) || strings.Contains(coloured, "\x1b[2J") {
 		t.Errorf("colour: %q", coloured)
 	}

@@ -109,12 +109,8 @@ func quoted(r *Range, snippet string, paint func(string) string) []string {
 }
 
 func wrap(s string, width int) string {
-	if width < 20 {
-		if width > 0 {
-			width = 20
-		} else {
-			return s
-		}
+	if width <= 0 {
+		return s
 	}
 	return wordwrap.WrapString(s, uint(width))
 }
