@@ -47,6 +47,11 @@ func (h *Host) cgroups() (*cgroupTree, error) {
 		return nil, fmt.Errorf("%w: no cgroups are mounted at /sys/fs/cgroup; mount cgroup2 there", runtime.ErrUnsupported)
 	}
 	t.v2 = kind == "v2"
+	// The library opens the root of all cgroups once per process and keeps it. That
+	// must not happen inside a stage, whose mounts go with it.
+	if f, err := cgroups.OpenFile("/sys/fs/cgroup", ".", unix.O_RDONLY|unix.O_DIRECTORY); err == nil {
+		f.Close()
+	}
 	m, err := manager.New(&cgroups.Cgroup{Path: t.parent, Resources: &cgroups.Resources{}})
 	if err != nil {
 		return nil, fmt.Errorf("%w: cgroups cannot be used: %w", runtime.ErrUnsupported, err)

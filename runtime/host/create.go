@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moby/sys/capability"
 	"github.com/opencontainers/runc/libcontainer"
 	"golang.org/x/sys/unix"
 
@@ -49,7 +50,7 @@ func (h *Host) Create(ctx context.Context, in runtime.Instance) (p runtime.Proce
 	if err != nil {
 		return p, err
 	}
-	if ok, err := h.alive(running.Process); err != nil || ok {
+	if ok, err := h.alive(running.Process); err != nil || ok && !running.Creating {
 		return running.Process, err
 	}
 	if err := h.ready(); err != nil {
@@ -77,7 +78,8 @@ func (h *Host) Create(ctx context.Context, in runtime.Instance) (p runtime.Proce
 		}
 	}()
 	t := time.Now()
-	if err := h.makeLayer(in, known, rec, &u); err != nil {
+	carried, err := h.makeLayer(in, known, rec, &u)
+	if err != nil {
 		return p, err
 	}
 	t = h.phase("layer", t)
@@ -97,7 +99,7 @@ func (h *Host) Create(ctx context.Context, in runtime.Instance) (p runtime.Proce
 	if err != nil {
 		return p, err
 	}
-	if err := h.saveProcess(in.ID, processRecord{Process: p, Mark: in.Mark}); err != nil {
+	if err := h.saveProcess(in.ID, processRecord{Process: p, Mark: in.Mark, Creating: true}); err != nil {
 		return p, err
 	}
 	if err := h.bindNetns(in.ID, pid); err != nil {
@@ -113,7 +115,12 @@ func (h *Host) Create(ctx context.Context, in runtime.Instance) (p runtime.Proce
 	if err := os.Rename(h.outcomePath(in.ID)+".next", h.outcomePath(in.ID)); err != nil {
 		return p, fmt.Errorf("cannot put the outcome file of instance %s in place: %w", in.ID, err)
 	}
-	if err := h.saveRecord(in, ""); err != nil {
+	if carried {
+		if err := h.saveRecord(in, ""); err != nil {
+			return p, err
+		}
+	}
+	if err := h.saveProcess(in.ID, processRecord{Process: p, Mark: in.Mark}); err != nil {
 		return p, err
 	}
 	h.phase("record", t)
@@ -137,6 +144,11 @@ func check(in runtime.Instance) error {
 		return fmt.Errorf("instance %s: id range %d+%d is too high", in.ID, in.IDs.Base, in.IDs.Size)
 	case len(hostname(in)) > 64:
 		return fmt.Errorf("instance %s: host name %q is longer than 64 characters", in.ID, in.Hostname)
+	}
+	for _, c := range in.Capabilities {
+		if !slices.ContainsFunc(capability.ListKnown(), func(k capability.Cap) bool { return "CAP_"+strings.ToUpper(k.String()) == c }) {
+			return fmt.Errorf("instance %s: capability %q is not known; use names such as CAP_NET_ADMIN", in.ID, c)
+		}
 	}
 	for _, s := range in.Command {
 		if strings.ContainsRune(s, 0) {
@@ -163,17 +175,18 @@ func check(in runtime.Instance) error {
 }
 
 // makeLayer makes the instance's directory with a writable layer: the one it
-// has, the one carried over, or a new one.
-func (h *Host) makeLayer(in runtime.Instance, known bool, rec record, u *undo) error {
+// has, the one carried over, or a new one. carried tells that another instance
+// still has a claim to it.
+func (h *Host) makeLayer(in runtime.Instance, known bool, rec record, u *undo) (carried bool, err error) {
 	dir := h.instanceDir(in.ID)
 	upper := filepath.Join(dir, "upper")
-	_, err := os.Lstat(upper)
+	_, err = os.Lstat(upper)
 	had := err == nil
 	if had && known && rec.Instance.IDs != in.IDs {
-		return fmt.Errorf("the writable layer of instance %s belongs to ids from %d, not from %d; replace the sandbox", in.ID, rec.Instance.IDs.Base, in.IDs.Base)
+		return false, fmt.Errorf("the writable layer of instance %s belongs to ids from %d, not from %d; replace the sandbox", in.ID, rec.Instance.IDs.Base, in.IDs.Base)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("cannot make the directory of instance %s: %w", in.ID, err)
+		return false, fmt.Errorf("cannot make the directory of instance %s: %w", in.ID, err)
 	}
 	if !had {
 		u.add(func() error { return h.forget(in.ID) })
@@ -189,52 +202,52 @@ func (h *Host) makeLayer(in runtime.Instance, known bool, rec record, u *undo) e
 	carrying := ""
 	if !had && in.CarryFrom != "" {
 		if carrying, err = h.carry(in, u); err != nil {
-			return err
+			return false, err
 		}
 	} else if had {
 		carrying = rec.Carrying
 	}
 	if err := h.saveRecord(in, carrying); err != nil {
-		return err
+		return false, err
 	}
 	base := int(in.IDs.Base)
 	if err := os.Mkdir(upper, 0o755); err == nil {
 		// The layer's own root is what sandboxes see of the root's attributes.
 		if err := os.Chmod(upper, 0o755); err != nil {
-			return err
+			return false, err
 		}
 		if err := os.Lchown(upper, base, base); err != nil {
-			return err
+			return false, err
 		}
 	} else if !errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("cannot make the writable layer of instance %s: %w", in.ID, err)
+		return false, fmt.Errorf("cannot make the writable layer of instance %s: %w", in.ID, err)
 	}
 	// What an earlier mount left in the work directory means nothing to a new one.
 	work := filepath.Join(dir, "work")
 	if had || carrying != "" {
 		if err := os.RemoveAll(work); err != nil {
-			return fmt.Errorf("cannot clear the work directory of instance %s: %w", in.ID, err)
+			return false, fmt.Errorf("cannot clear the work directory of instance %s: %w", in.ID, err)
 		}
 	}
 	if err := os.MkdirAll(work, 0o700); err != nil {
-		return fmt.Errorf("cannot make the work directory of instance %s: %w", in.ID, err)
+		return false, fmt.Errorf("cannot make the work directory of instance %s: %w", in.ID, err)
 	}
 	if err := os.Lchown(work, base, base); err != nil {
-		return err
+		return false, err
 	}
 	run := h.runDir(in.ID)
 	if err := os.MkdirAll(run, 0o700); err != nil {
-		return fmt.Errorf("cannot make the run directory of instance %s: %w", in.ID, err)
+		return false, fmt.Errorf("cannot make the run directory of instance %s: %w", in.ID, err)
 	}
 	u.add(func() error { return os.RemoveAll(run) })
 	status := filepath.Join(run, "status")
 	if err := os.Remove(status); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
+		return false, err
 	}
 	if err := unix.Mkfifo(status, 0o600); err != nil {
-		return &os.PathError{Op: "mkfifo", Path: status, Err: err}
+		return false, &os.PathError{Op: "mkfifo", Path: status, Err: err}
 	}
-	return nil
+	return carrying != "", nil
 }
 
 // carry moves the writable layer and log of another instance here. It returns

@@ -88,16 +88,14 @@ func (r *rootDir) ensureFrom(path string, dir bool, links int) (*os.File, bool, 
 		}
 		return r.ensureFrom(target, dir, links+1)
 	}
-	if dir {
-		err = unix.Mkdirat(int(parent.Fd()), name, 0o755)
-	} else {
-		err = unix.Mknodat(int(parent.Fd()), name, unix.S_IFREG|0o644, 0)
-	}
+	err = asOwner(r.uid, r.gid, func() error {
+		if dir {
+			return unix.Mkdirat(int(parent.Fd()), name, 0o755)
+		}
+		return unix.Mknodat(int(parent.Fd()), name, unix.S_IFREG|0o644, 0)
+	})
 	if err != nil {
 		return nil, false, &os.PathError{Op: "make", Path: path, Err: err}
-	}
-	if err := unix.Fchownat(int(parent.Fd()), name, r.uid, r.gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return nil, false, &os.PathError{Op: "chown", Path: path, Err: err}
 	}
 	f, err = r.open(path, unix.O_PATH|unix.O_NOFOLLOW)
 	return f, true, err
@@ -113,4 +111,30 @@ func (r *rootDir) inner(f *os.File) (string, error) {
 		return "", fmt.Errorf("%s lies outside of the root", real)
 	}
 	return "/" + strings.TrimPrefix(strings.TrimPrefix(real, r.path), "/"), nil
+}
+
+// asOwner runs f as somebody who makes files for uid and gid but may do all that
+// we may. On a mount that shows a sandbox's ids, nobody else can make any: our
+// own id has no place there. Must run on a locked thread.
+func asOwner(uid, gid int, f func() error) error {
+	if uid == 0 && gid == 0 {
+		return f()
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var caps [2]unix.CapUserData
+	if err := unix.Capget(&header, &caps[0]); err != nil {
+		return fmt.Errorf("cannot read our capabilities: %w", err)
+	}
+	if err := errors.Join(unix.Setfsgid(gid), unix.Setfsuid(uid)); err != nil {
+		return err
+	}
+	// Changing the id has dropped the capabilities that matter for files.
+	err := unix.Capset(&header, &caps[0])
+	if err == nil {
+		err = f()
+	}
+	if rerr := errors.Join(unix.Setfsuid(0), unix.Setfsgid(0), unix.Capset(&header, &caps[0])); rerr != nil && err == nil {
+		err = rerr
+	}
+	return err
 }

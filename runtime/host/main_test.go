@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -142,4 +144,106 @@ func atoi(s string) int {
 	return n
 }
 
-func playRole(role string, args []string) int { return 1 }
+// world is a host with the host image, for tests that run sandboxes.
+type world struct {
+	t   *testing.T
+	h   *Host
+	dir string
+	img runtime.Image
+	ctx context.Context
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	t.Parallel()
+	h, dir := openTest(t, nil)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	t.Cleanup(cancel)
+	img, err := h.PrepareImage(ctx, runtime.ImageSource{Kind: "host"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &world{t, h, dir, img, ctx}
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// instance is one that runs the given shell script.
+func (w *world) instance(n int, script string) runtime.Instance {
+	in := testInstance(fmt.Sprintf("%012x", n), w.img)
+	in.Command = []string{"sh", "-c", script}
+	return in
+}
+
+func (w *world) create(in runtime.Instance) runtime.Process {
+	w.t.Helper()
+	p, err := w.h.Create(w.ctx, in)
+	w.must(err)
+	return p
+}
+
+func (w *world) start(in runtime.Instance) runtime.Process {
+	w.t.Helper()
+	p := w.create(in)
+	w.must(w.h.Start(w.ctx, in.ID))
+	return p
+}
+
+func (w *world) state(id string) runtime.InstanceState {
+	w.t.Helper()
+	s, ok, err := w.h.Inspect(w.ctx, id)
+	w.must(err)
+	if !ok || s.Unknown != "" {
+		w.t.Fatalf("instance %s: there %v, unknown %q", id, ok, s.Unknown)
+	}
+	return s
+}
+
+func (w *world) log(id string) string {
+	w.t.Helper()
+	b, err := os.ReadFile(filepath.Join(w.h.instanceDir(id), "log"))
+	w.must(err)
+	return string(b)
+}
+
+// wait polls a condition.
+func (w *world) wait(what string, ok func() bool) {
+	w.t.Helper()
+	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			w.t.Fatalf("waited in vain: %s", what)
+		}
+	}
+}
+
+func (w *world) waitLog(id, want string) {
+	w.t.Helper()
+	w.wait(fmt.Sprintf("%q in the log", want), func() bool { return strings.Contains(w.log(id), want) })
+}
+
+// run runs a command in a sandbox to its end.
+func (w *world) run(id string, e runtime.Exec) (code int, out string) {
+	w.t.Helper()
+	rd, wr, err := os.Pipe()
+	w.must(err)
+	defer rd.Close()
+	e.Stdout, e.Stderr = wr, wr
+	p, err := w.h.Exec(w.ctx, id, e)
+	wr.Close()
+	w.must(err)
+	b, err := io.ReadAll(rd)
+	w.must(err)
+	code, err = p.Wait()
+	w.must(err)
+	return code, string(b)
+}
+
+func (w *world) sh(id, script string) (int, string) {
+	w.t.Helper()
+	return w.run(id, runtime.Exec{Args: []string{"sh", "-c", script}})
+}

@@ -156,6 +156,7 @@ func (h *Host) look(id string, tree *cgroupTree, seen *network.Observed) (runtim
 	if s.Alive, err = h.alive(running.Process); err != nil {
 		return s, err
 	}
+	s.Alive = s.Alive && !running.Creating
 	out, err := h.readOutcome(id)
 	if err != nil {
 		return s, err
@@ -167,6 +168,11 @@ func (h *Host) look(id string, tree *cgroupTree, seen *network.Observed) (runtim
 		s.Outcome.OOM = true
 	}
 	if !s.Alive {
+		// An init that was never let go belongs to a Create that was cut off: nobody
+		// has to wait for it.
+		if _, err := os.Lstat(filepath.Join(h.containers(), id, "exec.fifo")); err == nil {
+			return s, nil
+		}
 		left, err := tree.pids(id)
 		s.Dying = len(left) > 0
 		return s, err

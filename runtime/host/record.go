@@ -89,6 +89,9 @@ func (h *Host) mustRecord(id string) (record, error) {
 type processRecord struct {
 	Process runtime.Process `json:"process"`
 	Mark    runtime.Mark    `json:"mark"`
+	// Creating: Create has not come to its end. Such a process counts as none; the
+	// next Create or Remove does away with it.
+	Creating bool `json:"creating,omitempty"`
 }
 
 func (h *Host) saveProcess(id string, r processRecord) error {

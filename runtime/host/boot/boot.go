@@ -4,6 +4,8 @@
 //
 //	import _ "pinfold/runtime/host/boot"
 //
+// It also binds the main goroutine to the process's first thread.
+//
 // The work is done while packages are initialised, before main and before the
 // packages that do not have to be up for it. Its imports stay lean because each
 // of them is loaded once more at every start of a sandbox.
@@ -11,6 +13,7 @@ package boot
 
 import (
 	"os"
+	"runtime"
 
 	// Joining namespaces has to happen before the Go runtime is up; this
 	// package does it in C.
@@ -25,4 +28,8 @@ func init() {
 	if len(os.Args) == 2 && os.Args[1] == "init" && os.Getenv("_LIBCONTAINER_INITPIPE") != "" {
 		libcontainer.Init()
 	}
+	// Work in other mount namespaces is done on threads that end with it. The
+	// process's first thread cannot end and is what /proc/PID shows, so it is kept
+	// for the main goroutine.
+	runtime.LockOSThread()
 }
