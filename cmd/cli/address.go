@@ -80,7 +80,7 @@ func suggest(ctx context.Context, s reconcile.Service, text string, err error) e
 		names = append(names, x.Address)
 	}
 	if len(names) == 0 {
-		return failure(err.Error(), "There is no sandbox here at all; 'pinfold apply' makes those that are declared.")
+		return explained(err, err.Error(), "There is no sandbox here at all; 'pinfold apply' makes those that are declared.")
 	}
-	return failure(err.Error()+nearest(text, names), "'pinfold list' shows those that exist.")
+	return explained(err, err.Error()+nearest(text, names), "'pinfold list' shows those that exist.")
 }

@@ -60,7 +60,7 @@ func (r *run) privileged(does string) error {
 func (r *run) settings() (config.Settings, error) {
 	settings, diags := config.LoadSettings(r.global.hostConfig)
 	if diags.HasErrors() {
-		return settings, &diagnosed{diags}
+		return settings, &diagnosed{all: diags}
 	}
 	return settings, nil
 }
@@ -69,7 +69,7 @@ func (r *run) settings() (config.Settings, error) {
 func source(in config.Inputs) (*config.Source, config.Diagnostics, error) {
 	src, diags := config.Load(".", in)
 	if diags.HasErrors() {
-		return nil, diags, &diagnosed{diags}
+		return nil, diags, &diagnosed{all: diags}
 	}
 	return src, diags, nil
 }

@@ -23,8 +23,13 @@ const (
 	exitInterrupted = 130
 )
 
-// diagnosed is an error that is one or more diagnostics.
-type diagnosed struct{ all config.Diagnostics }
+// diagnosed is an error that is one or more diagnostics, perhaps about another.
+type diagnosed struct {
+	all config.Diagnostics
+	of  error
+}
+
+func (d *diagnosed) Unwrap() error { return d.of }
 
 func (d *diagnosed) Error() string {
 	var out []string
@@ -38,7 +43,12 @@ func (d *diagnosed) Error() string {
 
 // failure is an error with what to do about it.
 func failure(summary, detail string, args ...any) error {
-	return &diagnosed{config.Diagnostics{{Severity: "error", Summary: summary, Detail: fmt.Sprintf(detail, args...)}}}
+	return &diagnosed{all: config.Diagnostics{{Severity: "error", Summary: summary, Detail: fmt.Sprintf(detail, args...)}}}
+}
+
+// explained is an engine's error with more words; it keeps its kind.
+func explained(err error, summary, detail string) error {
+	return &diagnosed{all: config.Diagnostics{{Severity: "error", Summary: summary, Detail: detail}}, of: err}
 }
 
 // exitWith ends the command with a code and nothing more to say.

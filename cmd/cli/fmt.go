@@ -55,7 +55,7 @@ func (r *run) formatStdin(f formatting) error {
 	}
 	out, diags := config.Format("<stdin>", src)
 	if diags.HasErrors() {
-		return &diagnosed{diags}
+		return &diagnosed{all: diags}
 	}
 	same := bytes.Equal(src, out)
 	switch {
@@ -106,7 +106,7 @@ func (r *run) format(f formatting, paths []string) error {
 		}
 	}
 	if wrong.HasErrors() {
-		return &diagnosed{wrong}
+		return &diagnosed{all: wrong}
 	}
 	if f.check && changed > 0 {
 		return exitWith(exitError)

@@ -123,7 +123,7 @@ func (r *run) plan(ctx context.Context, p *planning, out string, detailed bool) 
 		return exitWith(exitError)
 	}
 	if out != "" {
-		if err := writePlan(out, &reconcile.SavedPlan{FormatVersion: planFormat, Source: request.Source, Options: request.Options, Result: *result}); err != nil {
+		if err := writePlan(out, &reconcile.SavedPlan{FormatVersion: reconcile.PlanFormatVersion, Source: request.Source, Options: request.Options, Result: *result}); err != nil {
 			return err
 		}
 		if !r.json {

@@ -11,12 +11,11 @@ import (
 	"pinfold/reconcile"
 )
 
-const planFormat = "1"
-
 // writePlan saves a plan, whole or not at all. Only its owner may read it: it
 // holds the values of variables and of the files that were read.
 func writePlan(path string, saved *reconcile.SavedPlan) error {
-	content, err := json.MarshalIndent(saved, "", " ")
+	// Not indented: the specs in it are compared byte for byte when it is applied.
+	content, err := json.Marshal(saved)
 	if err != nil {
 		return fmt.Errorf("cannot save the plan: %w", err)
 	}
@@ -41,8 +40,8 @@ func readPlan(path string) (*reconcile.SavedPlan, error) {
 	switch {
 	case err != nil, saved.FormatVersion == "", saved.Result.Plan == nil:
 		return nil, failure(path+" is not a saved plan", "Make one with 'pinfold plan -out FILE'.")
-	case saved.FormatVersion != planFormat:
-		return nil, failure(fmt.Sprintf("%s is a saved plan of format %q", path, saved.FormatVersion), "This pinfold reads format %q; make the plan again with it.", planFormat)
+	case saved.FormatVersion != reconcile.PlanFormatVersion:
+		return nil, failure(fmt.Sprintf("%s is a saved plan of format %q", path, saved.FormatVersion), "This pinfold reads format %q; make the plan again with it.", reconcile.PlanFormatVersion)
 	}
 	return &saved, nil
 }

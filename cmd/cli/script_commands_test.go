@@ -191,7 +191,7 @@ func checkJSON(ts *testscript.TestScript, neg bool, args []string) {
 				ts.Fatalf("%s: there is no %q", args[0], step)
 			}
 		case []any:
-			if step == "#" {
+			if step == "len" {
 				v = json.Number(strconv.Itoa(len(x)))
 				continue
 			}
@@ -273,11 +273,14 @@ func interruptAfter(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// hostclean: nothing of this script's state is left on the host, save its
-// record. An agent that still runs keeps nothing alive.
+// hostclean: ends the agent, if one runs, and then nothing of this script's
+// state is left on the host but its record.
 func hostClean(ts *testscript.TestScript, neg bool, _ []string) {
 	if neg {
 		ts.Fatalf("unsupported: ! hostclean")
+	}
+	if ts.Value(agentKey).(*agentProcess).cmd != nil {
+		stopAgent(ts, false, nil)
 	}
 	// A link goes some milliseconds after its namespace (netlink is asynchronous).
 	var left []string

@@ -47,12 +47,12 @@ func (r *run) evaluate(in config.Inputs) (*config.Desired, config.Diagnostics, e
 	src, found := config.Load(".", in)
 	all = append(all, found...)
 	if all.HasErrors() {
-		return nil, all, &diagnosed{all}
+		return nil, all, &diagnosed{all: all}
 	}
 	desired, found := src.Evaluate(settings, nil)
 	all = append(all, found...)
 	if all.HasErrors() {
-		return nil, all, &diagnosed{all}
+		return nil, all, &diagnosed{all: all}
 	}
 	return desired, all, nil
 }
