@@ -152,10 +152,14 @@ func (d *decoder) policies() []layer {
 	if !ok || v.IsNull() {
 		return nil
 	}
-	if ty := v.Type(); !v.IsKnown() || !ty.IsTupleType() && !ty.IsListType() {
-		if v.IsKnown() || !d.n.tainted {
-			d.wrong(attr, "Write a list of references, such as policies = [policy.NAME].")
-		}
+	switch ty := v.Type(); {
+	case !v.IsKnown() && d.n.tainted:
+		return nil
+	case !v.IsKnown():
+		d.wrong(attr, "Which policies hold must be known before anything is made; this value is known only after apply.")
+		return nil
+	case !ty.IsTupleType() && !ty.IsListType():
+		d.wrong(attr, "Write a list of references, such as policies = [policy.NAME].")
 		return nil
 	}
 	var out []layer
