@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -20,7 +21,7 @@ import (
 
 // benchCreate measures create + start of n sandboxes with everything on, in turn
 // with runc run -d of a plain bundle without network.
-func benchCreate(ctx context.Context, n int) error {
+func benchCreate(ctx context.Context, n int) (err error) {
 	dir, err := os.MkdirTemp("", "pinfold-bench-")
 	if err != nil {
 		return err
@@ -45,7 +46,6 @@ func benchCreate(ctx context.Context, n int) error {
 	if err := h.EnsureNetwork(ctx, net); err != nil {
 		return err
 	}
-	defer h.RemoveNetwork(context.WithoutCancel(ctx), net)
 	img, err := h.PrepareImage(ctx, runtime.ImageSource{Kind: "host"})
 	if err != nil {
 		return err
@@ -57,14 +57,14 @@ func benchCreate(ctx context.Context, n int) error {
 	runcRoot := filepath.Join(dir, "runc")
 	var ours, runcs []time.Duration
 	var ids []string
-	clean := func() {
+	defer func() {
 		ctx := context.WithoutCancel(ctx)
 		for _, id := range ids {
-			_ = h.Remove(ctx, id)
+			err = errors.Join(err, h.Remove(ctx, id))
 			_ = exec.CommandContext(ctx, "runc", "--root", runcRoot, "delete", "-f", id).Run()
 		}
-	}
-	defer func() { clean() }()
+		err = errors.Join(err, h.RemoveNetwork(ctx, net))
+	}()
 	addr := net.Gateway
 	for i := range n + 5 { // the first five warm up
 		id := fmt.Sprintf("be0c%08x", i)
@@ -114,8 +114,6 @@ func benchCreate(ctx context.Context, n int) error {
 	for _, name := range names {
 		row("  phase "+name, ms(quantile(phases[name], .5)), fmt.Sprintf("%.0f %% of the time", 100*float64(sum(phases[name]))/float64(total)))
 	}
-	clean()
-	ids = nil
 	return nil
 }
 
