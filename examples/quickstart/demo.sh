@@ -50,9 +50,9 @@ until_true() {
 	done
 }
 
-pid_of() { (cd "$config" && "$pinfold" list -json) | perl -0777 -ne '/"address": ?"\Q'"$1"'\E".*?"pid": ?(\d+|null)/s and print $1'; }
+pid_of() { (cd "$config" && "$pinfold" describe -json "$1") | sed -n 's/^ *"pid": *\([0-9]*\),*$/\1/p' | head -1; }
 gone() { ! (cd "$config" && "$pinfold" list) | grep -q "$1"; }
-new_pid() { p=$(pid_of "$1") && [ -n "$p" ] && [ "$p" != null ] && [ "$p" != "$2" ]; }
+new_pid() { p=$(pid_of "$1") && [ -n "$p" ] && [ "$p" != "$2" ]; }
 
 say "What is declared in examples/quickstart, and what it will cost"
 run plan
@@ -83,12 +83,12 @@ until_true 40 "sandbox.job to end" gone sandbox.job
 run list
 
 say "Somebody kills sandbox.worker[\"a\"] from outside"
-old=$(pid_of 'sandbox.worker[\\\"a\\\"]')
+old=$(pid_of 'worker["a"]')
 [ -n "$old" ] || die "no pid for sandbox.worker"
 echo "kill -9 $old"
 kill -9 "$old"
-until_true 20 "sandbox.worker to come back" new_pid 'sandbox.worker[\\\"a\\\"]' "$old"
-echo "it is back as pid $(pid_of 'sandbox.worker[\\\"a\\\"]'), on its old files:"
+until_true 20 "sandbox.worker to come back" new_pid 'worker["a"]' "$old"
+echo "it is back as pid $(pid_of 'worker["a"]'), on its old files:"
 run exec 'worker["a"]' -- sh -c 'wc -l </work/log'
 
 say "Nothing is left to do; sandbox.job stays ended while its block stands"
@@ -99,8 +99,10 @@ stop_agent
 run destroy -auto-approve
 
 say "The host is clean"
-left=$( (ip -o link; nft list tables; cat /proc/self/mountinfo; find /sys/fs/cgroup -maxdepth 4 -type d) 2>/dev/null |
-	grep -F -e "$work" -e "pinfold-$(cat "$work/state/lineage" 2>/dev/null | tr -d - | cut -c1-6)" || true)
+short=$(tr -d - <"$work/state/lineage" | cut -c1-6)
+[ ${#short} -eq 6 ] || die "cannot tell the state's short id"
+left=$( (ip -o link; nft list tables; cat /proc/self/mountinfo; find /sys/fs/cgroup -maxdepth 4 -type d; cat /proc/[0-9]*/cgroup) 2>/dev/null |
+	grep -F -e "$work" -e "$short" || true)
 [ -z "$left" ] || die "left behind: $left"
 left=$(ls "$work/state/instances" "$work/state/volumes" "$work/run/netns" 2>/dev/null | grep -v ':$' | grep . || true)
 [ -z "$left" ] || die "left behind: $left"
