@@ -24,7 +24,7 @@ func Conditions(s *Sandbox, seen Seen, known bool, now time.Time) []Condition {
 
 func conditions(s *Sandbox, st *Status, seen Seen, known bool, now time.Time) []Condition {
 	mode, ended := EffectiveMode(s)
-	out := []Condition{
+	out := [...]Condition{
 		ready(s, st, &seen, known, mode, ended),
 		suspended(st, &seen, known, mode, ended),
 		paused(s, st, known),
@@ -43,7 +43,10 @@ func conditions(s *Sandbox, st *Status, seen Seen, known bool, now time.Time) []
 			c.Since = s.Conditions[j].Since
 		}
 	}
-	return out
+	if slices.Equal(out[:], s.Conditions) {
+		return s.Conditions
+	}
+	return slices.Clone(out[:])
 }
 
 func ready(s *Sandbox, st *Status, seen *Seen, known bool, mode string, ended bool) Condition {

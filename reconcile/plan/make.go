@@ -27,9 +27,11 @@ func Make(in Input) *Plan {
 	w.inScope = w.scope()
 	w.checkReplace()
 	w.findSurvivors()
+	ones := make([]one, 0, len(in.Records.Sandboxes))
 	for a, rec := range in.Records.Sandboxes {
 		if w.covered(a) {
-			o := &one{w: w, rec: rec, d: w.sandboxes[a], spec: &rec.Spec, lease: rec.Lease, hold: rec.Hold, origin: FromHost}
+			ones = append(ones, one{w: w, rec: rec, d: w.sandboxes[a], spec: &rec.Spec, lease: rec.Lease, hold: rec.Hold, origin: FromHost})
+			o := &ones[len(ones)-1]
 			o.look()
 			w.looks[a] = o
 		}
@@ -100,7 +102,7 @@ type walk struct {
 func newWalk(in Input) *walk {
 	w := &walk{
 		in:        in,
-		plan:      &Plan{Changes: []Change{}, Drift: []Drift{}, Notes: []string{}, Diags: config.Diagnostics{}, Status: map[string]Status{}},
+		plan:      &Plan{Changes: []Change{}, Drift: []Drift{}, Notes: []string{}, Diags: config.Diagnostics{}, Status: make(map[string]Status, len(in.Records.Sandboxes))},
 		survivors: map[string][]string{},
 		looks:     make(map[string]*one, len(in.Records.Sandboxes)),
 		visited:   map[string]bool{},
@@ -202,22 +204,20 @@ func (w *walk) findSurvivors() {
 	if w.in.Options.NoRefresh {
 		return
 	}
-	recorded := make(map[string]bool, len(w.in.Records.Sandboxes)) // instance ids
-	uids := make(map[string]bool, len(w.in.Records.Sandboxes))
+	recorded := make(map[string]string, len(w.in.Records.Sandboxes)) // instance ids, by uid
 	for _, s := range w.in.Records.Sandboxes {
 		if s.UID != "" {
-			uids[s.UID] = true
-		}
-		if s.Instance != nil {
-			recorded[s.Instance.ID] = true
+			recorded[s.UID] = instanceOf(s)
 		}
 	}
 	var strangers []string
 	for id, seen := range w.in.Observed.Instances {
-		if !seen.Alive || recorded[id] {
+		if !seen.Alive {
 			continue
 		}
-		if uids[seen.UID] {
+		if own, known := recorded[seen.UID]; known && own == id {
+			continue
+		} else if known {
 			w.survivors[seen.UID] = append(w.survivors[seen.UID], id)
 		} else if w.inScope == nil {
 			strangers = append(strangers, id)
@@ -230,6 +230,14 @@ func (w *walk) findSurvivors() {
 	for _, id := range strangers {
 		w.note("instance " + id + " is alive, but no record knows it; it is left alone")
 	}
+}
+
+// instanceOf is the id of the recorded instance, empty when there is none.
+func instanceOf(s *Sandbox) string {
+	if s.Instance == nil {
+		return ""
+	}
+	return s.Instance.ID
 }
 
 // summarize counts each address once per column.

@@ -230,6 +230,10 @@ func printed(ds []difference) (out []Diff, replace []string) {
 
 // keepUsed takes back the end of what a sandbox that stays still refers to.
 func (w *walk) keepUsed() {
+	deleted := w.addressesDeleted()
+	if len(deleted) == 0 {
+		return
+	}
 	users := map[string][]string{}
 	for _, a := range slices.Sorted(mapKeys(w.in.Records.Sandboxes)) {
 		if w.leaves(a) {
@@ -244,7 +248,7 @@ func (w *walk) keepUsed() {
 			users[ref] = append(users[ref], a)
 		}
 	}
-	for _, a := range w.addressesDeleted() {
+	for _, a := range deleted {
 		for _, user := range users[a] {
 			o := w.looks[user]
 			dying := o != nil && o.dying()

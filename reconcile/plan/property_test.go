@@ -353,9 +353,11 @@ func TestPlansStayInBounds(t *testing.T) {
 		in := drawWorld(t)
 		drawTrigger(t, &in)
 		drawOptions(t, &in)
-		before := fmt.Sprintf("%v", clone(in).Records.Sandboxes)
-		_ = before
+		before := encode(in)
 		p := Make(in)
+		if after := encode(in); string(after) != string(before) {
+			t.Fatalf("Make changed its input from\n%s\nto\n%s", before, after)
+		}
 		done := map[string]bool{}
 		for _, c := range p.Changes {
 			if in.Trigger == Keep && c.Origin != FromHost {
@@ -389,7 +391,7 @@ func TestPlansStayInBounds(t *testing.T) {
 			if len(st.Conditions) != len(Types) {
 				t.Fatalf("%s has %d conditions", a, len(st.Conditions))
 			}
-			if seen, ok := in.Observed.Instances[instanceID(rec)]; ok && seen.Unknown != "" {
+			if seen, ok := in.Observed.Instances[instanceOf(rec)]; ok && seen.Unknown != "" {
 				for _, c := range p.Changes {
 					if c.Address == a {
 						t.Fatalf("acts without having been able to look: %s", c)
@@ -410,11 +412,4 @@ func anyDying(in Input) bool {
 		}
 	}
 	return false
-}
-
-func instanceID(s *Sandbox) string {
-	if s.Instance == nil {
-		return ""
-	}
-	return s.Instance.ID
 }
