@@ -101,9 +101,13 @@ run destroy -auto-approve
 say "The host is clean"
 short=$(tr -d - <"$work/state/lineage" | cut -c1-6)
 [ ${#short} -eq 6 ] || die "cannot tell the state's short id"
-left=$( (ip -o link; nft list tables; cat /proc/self/mountinfo; find /sys/fs/cgroup -maxdepth 4 -type d; cat /proc/[0-9]*/cgroup) 2>/dev/null |
-	grep -F -e "$work" -e "$short" || true)
-[ -z "$left" ] || die "left behind: $left"
+# Processes too: init may take a moment to collect the last ones.
+left() {
+	{ ip -o link; nft list tables; cat /proc/self/mountinfo; find /sys/fs/cgroup -maxdepth 4 -type d; cat /proc/[0-9]*/cgroup; } 2>/dev/null |
+		grep -F -e "$work" -e "$short"
+}
+nothing_left() { ! left; }
+until_true 10 "the host to be clean" nothing_left
 left=$(ls "$work/state/instances" "$work/state/volumes" "$work/run/netns" 2>/dev/null | grep -v ':$' | grep . || true)
 [ -z "$left" ] || die "left behind: $left"
 echo "no mount, network namespace, link, nft table, cgroup or process of it is left"
