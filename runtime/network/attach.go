@@ -356,7 +356,7 @@ func (n *Net) afterPublishing(ps []publication) error {
 			break
 		}
 	}
-	return forgetFlows(slices.DeleteFunc(slices.Clone(ps), func(p publication) bool { return p.protocol != unix.IPPROTO_UDP }))
+	return n.forgetFlows(slices.DeleteFunc(slices.Clone(ps), func(p publication) bool { return p.protocol != unix.IPPROTO_UDP }))
 }
 
 // UpdateForwards publishes exactly fs for a connected instance. Connections
@@ -401,7 +401,7 @@ func (n *Net) updateForwards(ctx context.Context, id string, a runtime.Attachmen
 	if err := n.reflect(near.index, p); err != nil {
 		return err
 	}
-	if err := forgetFlows(slices.DeleteFunc(before.ports, func(o publication) bool { return slices.Contains(p.ports, o) })); err != nil {
+	if err := n.forgetFlows(slices.DeleteFunc(before.ports, func(o publication) bool { return slices.Contains(p.ports, o) })); err != nil {
 		return err
 	}
 	return n.afterPublishing(p.ports)
@@ -450,7 +450,7 @@ func (n *Net) detach(ctx context.Context, id string, a *runtime.Attachment, fs [
 		if err != nil {
 			return fmt.Errorf("cannot remove the rules of %s: %w", port, err)
 		}
-		if err := forgetFlows(slices.DeleteFunc(gone, func(p publication) bool { return p.protocol != unix.IPPROTO_UDP })); err != nil {
+		if err := n.forgetFlows(slices.DeleteFunc(gone, func(p publication) bool { return p.protocol != unix.IPPROTO_UDP })); err != nil {
 			return err
 		}
 	}

@@ -9,15 +9,22 @@ import (
 )
 
 // flowFilter picks tracked connections that were opened to a published port.
-type flowFilter []publication
+type flowFilter struct {
+	ports []publication
+	local map[netip.Addr]bool // the host's addresses
+}
 
 func (f flowFilter) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 	dst, ok := netip.AddrFromSlice(flow.Forward.DstIP)
 	if !ok {
 		return false
 	}
-	asked := portKey{flow.Forward.Protocol, netip.AddrPortFrom(dst.Unmap(), flow.Forward.DstPort)}
-	for _, p := range f {
+	dst = dst.Unmap()
+	if !f.local[dst] && !dst.IsLoopback() {
+		return false // somebody's connection to the same port of another machine
+	}
+	asked := portKey{flow.Forward.Protocol, netip.AddrPortFrom(dst, flow.Forward.DstPort)}
+	for _, p := range f.ports {
 		if p.clashes(asked) {
 			return true
 		}
@@ -29,16 +36,24 @@ func (f flowFilter) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 // given ports. An entry keeps the decision made at its first packet: it would send
 // a UDP client, who never says goodbye, to a sandbox that no longer has the port,
 // or past one that has it now.
-func forgetFlows(ps []publication) error {
+func (n *Net) forgetFlows(ps []publication) error {
 	if len(ps) == 0 {
 		return nil
+	}
+	addrs, err := n.route.addresses()
+	if err != nil {
+		return err
+	}
+	local := map[netip.Addr]bool{}
+	for _, a := range addrs {
+		local[a.prefix.Addr()] = true
 	}
 	h, err := netlink.NewHandle(unix.NETLINK_NETFILTER)
 	if err != nil {
 		return fmt.Errorf("cannot open a netlink socket: %w", err)
 	}
 	defer h.Close()
-	if _, err := h.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, flowFilter(ps)); err != nil {
+	if _, err := h.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, flowFilter{ps, local}); err != nil {
 		return fmt.Errorf("cannot drop tracked connections to %s: %w", ps[0].portKey, err)
 	}
 	return nil

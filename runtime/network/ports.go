@@ -12,14 +12,19 @@ import (
 	"pinfold/runtime"
 )
 
-// grants remembers free ports that CheckPort has returned, so that two callers do
-// not get the same one before either has published it.
+// grants remembers the free ports that CheckPort has returned last, so that two
+// callers do not get the same one before either has published it.
 type grants struct {
 	mu    sync.Mutex
 	given map[portKey]bool
+	order []portKey
 }
 
-// take grants k, unless it is granted already.
+// maxGrants is how many ports are remembered. It leaves most of the kernel's range
+// of ephemeral ports, 28,232 by default, to choose from.
+const maxGrants = 4096
+
+// take grants k, unless it was granted not long ago.
 func (g *grants) take(k portKey) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -29,15 +34,13 @@ func (g *grants) take(k portKey) bool {
 	if g.given == nil {
 		g.given = map[portKey]bool{}
 	}
+	if len(g.order) == maxGrants {
+		delete(g.given, g.order[0])
+		g.order = g.order[1:]
+	}
 	g.given[k] = true
+	g.order = append(g.order, k)
 	return true
-}
-
-// forget makes every port available again.
-func (g *grants) forget() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.given = nil
 }
 
 // freePortTries is how many free ports of the kernel's choice are looked at before
@@ -96,7 +99,6 @@ func (n *Net) checkPort(ctx context.Context, addr netip.Addr, port uint16, proto
 			return got, nil
 		}
 	}
-	n.grants.forget()
 	return 0, fmt.Errorf("no free port found in %d tries: %w; choose one", freePortTries, runtime.ErrTaken)
 }
 

@@ -118,7 +118,8 @@ func inetLayout(shortID string, s sets) []declared {
 
 	return []declared{
 		{chainRaw, nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw, []declaredRule{
-			// route_localnet, which published ports on loopback need, would let these in.
+			// route_localnet, which published ports on loopback need, would let these in. The
+			// input chain refuses them too; this is the second lock on that door.
 			{"no sandbox reaches the host's loopback", cat(fromBridge, toLoopback, drop())},
 		}},
 		{chainPrerouting, nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest, []declaredRule{
@@ -131,10 +132,10 @@ func inetLayout(shortID string, s sets) []declared {
 			{"published on every address", cat(ipv4(), portOnAny)},
 		}},
 		{chainPostrouting, nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource, []declaredRule{
-			{"the host's loopback as gateway", cat(toBridge, ipv4(), ipSource(word), under(word, loopback, expr.CmpOpEq), masquerade())},
-			// Or the answer would go straight to the asker, who does not know it. Packets
-			// that br_netfilter redirects within the bridge come from no interface here.
-			{"published port asked from its own network", cat(sameNetwork, ipv4(), published(), masquerade())},
+			// Or a neighbour's answer would go straight to the asker, who does not know it,
+			// and one to the host's loopback nowhere. The host's own packets, and those that
+			// br_netfilter redirects within the bridge, come from no interface here.
+			{"published port asked from its own network or the host", cat(sameNetwork, ipv4(), published(), masquerade())},
 			{"to the outside", cat(fromInternet, notToBridge, ipv4(), masquerade())},
 		}},
 		{chainForward, nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter, []declaredRule{

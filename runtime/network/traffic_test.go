@@ -2,6 +2,7 @@ package network
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"net"
 	"net/netip"
@@ -89,19 +90,29 @@ func hostLoopbackIsOutOfReach(t *testing.T) {
 	inside := serve(t, b, "udp4", at(b.addr, 7001))
 	bridge, _ := h.bridgeName(w.ID)
 
-	for _, port := range []uint16{7000, 7001} {
-		to := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)
-		b.send(t, frame(macOf(t, bridge), sandboxMAC(b.addr), netip.AddrPortFrom(b.addr, 7777), to, "stray"))
-		outer.send(t, frame(macOf(t, outLink), outerMAC(t), netip.AddrPortFrom(outerAddr, 7777), to, "stray"))
-	}
-	// What comes later has arrived; then what came before has not.
-	reaches(t, nil, "udp4", "127.0.0.1:7000")
-	reaches(t, nil, "udp4", "127.0.0.1:7001")
-	if n := service.seen.Load(); n != 1 {
-		t.Errorf("the host's loopback service saw %d datagrams, want the host's own", n)
-	}
-	if n := inside.seen.Load(); n != 1 {
-		t.Errorf("the port published on loopback saw %d datagrams, want the host's own", n)
+	// Two locks: each must hold alone.
+	table := "pinfold-" + h.shortID
+	for _, open := range []string{"", string(chainInput), string(chainRaw)} {
+		if open != "" {
+			nft(t, "flush", "chain", "inet", table, open)
+		}
+		service.seen.Store(0)
+		inside.seen.Store(0)
+		for _, port := range []uint16{7000, 7001} {
+			to := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)
+			b.send(t, frame(macOf(t, bridge), sandboxMAC(b.addr), netip.AddrPortFrom(b.addr, 7777), to, "stray"))
+			outer.send(t, frame(macOf(t, outLink), outerMAC(t), netip.AddrPortFrom(outerAddr, 7777), to, "stray"))
+		}
+		// What comes later has arrived; then what came before has not.
+		reaches(t, nil, "udp4", "127.0.0.1:7000")
+		reaches(t, nil, "udp4", "127.0.0.1:7001")
+		if n := service.seen.Load(); n != 1 {
+			t.Errorf("without %q the host's loopback service saw %d datagrams, want the host's own", open, n)
+		}
+		if n := inside.seen.Load(); n != 1 {
+			t.Errorf("without %q the port published on loopback saw %d datagrams, want the host's own", open, n)
+		}
+		h.network(1, true)
 	}
 }
 
@@ -129,6 +140,51 @@ func TestInternet(t *testing.T) {
 	}
 	if err := ping(a, outerAddr, denied); err == nil {
 		t.Error("a sandbox without internet pinged the outside")
+	}
+}
+
+// What connection tracking cannot place is not masqueraded. It must not leave with
+// the sandbox's own address.
+func TestInvalidPacketsDoNotLeave(t *testing.T) {
+	h := newHost(t)
+	w := h.network(2, true)
+	b := h.sandbox(w, 11)
+	bridge, _ := h.bridgeName(w.ID)
+	s := serve(t, outer, "tcp4", at(outerAddr, 0))
+	var fd int
+	if err := outer.run(func() (err error) {
+		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+
+	f := frame(macOf(t, bridge), sandboxMAC(b.addr), netip.AddrPortFrom(b.addr, 7777), netip.AddrPortFrom(outerAddr, 80), "twelve bytes")
+	ip := f[14:]
+	ip[9] = unix.IPPROTO_TCP
+	ip[10], ip[11] = 0, 0
+	binary.BigEndian.PutUint16(ip[10:], checksum(ip[:20]))
+	ip[20+12], ip[20+13] = 5<<4, 0x07 // FIN, SYN and RST at once
+	b.send(t, f)
+	reaches(t, b, "tcp4", s.addr)
+
+	seen := map[netip.Addr]bool{}
+	buf := make([]byte, 1500)
+	for {
+		n, _, err := unix.Recvfrom(fd, buf, 0)
+		if errors.Is(err, unix.EAGAIN) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n >= 20 {
+			seen[netip.AddrFrom4([4]byte(buf[12:16]))] = true
+		}
+	}
+	if !seen[hostAddr] || seen[b.addr] {
+		t.Errorf("the outside saw packets from %v, want the host's address %s and not the sandbox's", seen, hostAddr)
 	}
 }
 
