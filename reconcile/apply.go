@@ -88,7 +88,7 @@ func (e *Engine) prepare(ctx context.Context, r PlanRequest) (*prepared, error) 
 		// What the plan itself makes anew has no exports until then: what refers
 		// to it is unknown, and may have to change as well.
 		settled := true
-		for _, address := range p.Plan.Unsettled() {
+		for address := range unsettled(p.Plan, &p.records) {
 			if _, known := exports[address]; known {
 				delete(exports, address)
 				settled = false
@@ -99,6 +99,33 @@ func (e *Engine) prepare(ctx context.Context, r PlanRequest) (*prepared, error) 
 		}
 	}
 	return p, nil
+}
+
+// unsettled are the addresses whose exports this plan changes: what it makes, and
+// sandboxes that get another address or other ports.
+func unsettled(p *plan.Plan, records *plan.Records) map[string]bool {
+	set := map[string]bool{}
+	for _, a := range p.Unsettled() {
+		set[a] = true
+	}
+	for i := range p.Changes {
+		c := &p.Changes[i]
+		if c.Kind != "sandbox" || c.Action == plan.ActNoop {
+			continue
+		}
+		for _, d := range c.Diff {
+			if first, _, _ := strings.Cut(d.Path, "."); first == "port" || first == "network" {
+				set[c.Address] = true
+			}
+		}
+		if rec := records.Sandboxes[c.Address]; rec != nil && rec.Net != nil && c.Action == plan.ActReplace {
+			n := records.Networks[rec.Net.Network]
+			if set[rec.Net.Network] || n == nil || !usable(n, rec.Net.Address) {
+				set[c.Address] = true
+			}
+		}
+	}
+	return set
 }
 
 // unsettledRounds bounds how often a plan is made again because something it
@@ -233,10 +260,7 @@ func (e *Engine) execute(ctx context.Context, p *prepared, r ApplyRequest, progr
 	if p.options.Destroy {
 		run.verb = "destroy"
 	}
-	run.again.unmade = map[string]bool{}
-	for _, a := range p.Plan.Unsettled() {
-		run.again.unmade[a] = true
-	}
+	run.again.unmade = unsettled(p.Plan, &p.records)
 	var err error
 	if p.options.NoRefresh {
 		run.base = p.records.Sandboxes

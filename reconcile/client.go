@@ -61,9 +61,10 @@ func (c *Client) exchange(ctx context.Context, method string, body, result any, 
 		case "result", "error":
 			return f, decodeEnd(f, result)
 		default:
+			f.close()
 			if on != nil {
 				if err := on(w, f); err != nil {
-					return nil, err
+					return nil, errorOf(err)
 				}
 			}
 		}
@@ -78,6 +79,9 @@ func (c *Client) open(method string, body any, files ...*os.File) (*wire, error)
 	w := &wire{conn: conn.(*net.UnixConn)}
 	if err := w.send("call", method, body, files...); err != nil {
 		conn.Close()
+		if e, ok := err.(*Error); ok {
+			return nil, e
+		}
 		return nil, &Error{Kind: Internal, Message: fmt.Sprintf("cannot send to the agent: %v", err)}
 	}
 	return w, nil
@@ -104,6 +108,9 @@ func decodeEnd(f *frame, result any) error {
 		if err := json.Unmarshal(x.Result, result); err != nil {
 			return err
 		}
+	}
+	if x.Error == nil {
+		return &Error{Kind: Internal, Message: "the agent answered with an error that cannot be read"}
 	}
 	return x.Error
 }
@@ -204,6 +211,7 @@ func (c *Client) OpenLog(ctx context.Context, address string) (*os.File, error) 
 		return nil, err
 	}
 	if len(f.files) != 1 {
+		f.close()
 		return nil, &Error{Kind: Internal, Message: "the agent sent no log"}
 	}
 	return f.files[0], nil
@@ -224,16 +232,19 @@ func (c *Client) Exec(ctx context.Context, r ExecRequest) (ExecSession, error) {
 	if err != nil {
 		return nil, err
 	}
+	stop := context.AfterFunc(ctx, func() { _ = w.send("cancel", "", nil) })
 	f, err := w.receive()
 	if err != nil {
+		stop()
 		w.conn.Close()
 		return nil, &Error{Kind: Internal, Message: fmt.Sprintf("the agent went away during exec: %v", err)}
 	}
 	if f.Type != "started" {
+		stop()
 		w.conn.Close()
 		return nil, decodeEnd(f, nil)
 	}
-	s := &remoteExec{w: w}
+	s := &remoteExec{w: w, stop: stop}
 	if len(f.files) == 1 {
 		s.console = f.files[0]
 	}
@@ -248,6 +259,7 @@ type execCall struct {
 type remoteExec struct {
 	w       *wire
 	console *os.File
+	stop    func() bool
 }
 
 func (s *remoteExec) Console() *os.File { return s.console }
@@ -256,6 +268,7 @@ func (s *remoteExec) Signal(sig int) error { return s.w.send("signal", "", sig) 
 
 func (s *remoteExec) Wait() (int, error) {
 	defer s.w.conn.Close()
+	defer s.stop()
 	f, err := s.w.receive()
 	if err != nil {
 		return 0, &Error{Kind: Internal, Message: fmt.Sprintf("the agent went away while the command ran: %v", err)}

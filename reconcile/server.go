@@ -8,7 +8,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -67,6 +69,10 @@ func (s *server) serve(ctx context.Context) error {
 	}
 }
 
+// callWait bounds how long a connection may take to say what it wants. One that
+// says nothing is only somebody asking whether we live.
+const callWait = time.Minute
+
 // session is one call being answered.
 type session struct {
 	w       *wire
@@ -76,27 +82,38 @@ type session struct {
 
 func (s *server) one(ctx context.Context, w *wire) {
 	defer w.conn.Close()
-	// A connection that sends nothing is only somebody asking whether we live.
-	_ = w.conn.SetReadDeadline(time.Now().Add(time.Minute))
+	_ = w.conn.SetReadDeadline(time.Now().Add(callWait))
+	hurry := context.AfterFunc(ctx, func() { _ = w.conn.SetReadDeadline(time.Now()) })
 	call, err := w.receive()
-	if err != nil || call.Type != "call" {
+	if !hurry() || err != nil || call.Type != "call" {
+		ses := &session{w: w}
+		var said *Error
+		if errors.As(err, &said) {
+			ses.fail(said, nil)
+		}
+		if call != nil {
+			call.close()
+		}
 		return
 	}
+	defer call.close()
 	_ = w.conn.SetReadDeadline(time.Time{})
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	ses := &session{w: w, answers: make(chan bool, 1), signals: make(chan int, 16)}
-	go ses.listen(ctx, cancel)
+	var listening sync.WaitGroup
+	listening.Go(func() { ses.listen(ctx, cancel) })
 	defer func() {
-		for _, f := range call.files {
-			f.Close()
-		}
+		cancel()
+		w.conn.Close() // ends listen
+		listening.Wait()
+	}()
+	defer func() {
 		if p := recover(); p != nil {
-			s.e.log.Error("a call failed in an unexpected way", "method", call.Method, "panic", p)
-			_ = w.send("error", "", failure{Error: &Error{Kind: Internal, Message: fmt.Sprintf("internal error in %s: %v; this is a bug", call.Method, p)}})
+			s.e.log.Error("a call failed in an unexpected way", "method", call.Method, "panic", p, "stack", string(debug.Stack()))
+			ses.fail(&Error{Kind: Internal, Message: fmt.Sprintf("internal error in %s: %v; this is a bug", call.Method, p)}, nil)
 		}
 	}()
-	s.dispatch(ctx, ses, call)
+	s.dispatch(ctx, cancel, ses, call)
 }
 
 // listen handles what the client sends while its call runs.
@@ -104,10 +121,13 @@ func (ses *session) listen(ctx context.Context, cancel context.CancelFunc) {
 	defer cancel()
 	for {
 		f, err := ses.w.receive()
-		if err != nil || f.Type == "cancel" {
+		if err != nil {
 			return
 		}
+		f.close()
 		switch f.Type {
+		case "cancel":
+			return
 		case "answer":
 			var yes bool
 			if json.Unmarshal(f.Body, &yes) == nil {
@@ -128,12 +148,12 @@ func (ses *session) listen(ctx context.Context, cancel context.CancelFunc) {
 	}
 }
 
-func (s *server) dispatch(ctx context.Context, ses *session, call *frame) {
+func (s *server) dispatch(ctx context.Context, cancel context.CancelFunc, ses *session, call *frame) {
 	switch call.Method {
 	case "plan":
 		answer(ses, call, func(r PlanRequest) (any, error) { return s.e.Plan(ctx, r) })
 	case "apply":
-		answer(ses, call, func(r ApplyRequest) (any, error) { return s.apply(ctx, ses, r) })
+		answer(ses, call, func(r ApplyRequest) (any, error) { return s.apply(ctx, cancel, ses, r) })
 	case "list":
 		answer(ses, call, func(a []string) (any, error) { return s.e.List(ctx, a...) })
 	case "describe":
@@ -169,7 +189,9 @@ func answer[R any](ses *session, call *frame, do func(R) (any, error)) {
 		ses.fail(err, res)
 		return
 	}
-	_ = ses.w.send("result", "", res)
+	if err := ses.w.send("result", "", res); err != nil {
+		ses.fail(err, nil)
+	}
 }
 
 func (ses *session) fail(err error, result any) {
@@ -181,7 +203,7 @@ func (ses *session) fail(err error, result any) {
 	_ = ses.w.send("error", "", x)
 }
 
-func (s *server) apply(ctx context.Context, ses *session, r ApplyRequest) (any, error) {
+func (s *server) apply(ctx context.Context, cancel context.CancelFunc, ses *session, r ApplyRequest) (any, error) {
 	confirm := func(p *PlanResult) (bool, error) {
 		if err := ses.w.send("confirm", "", p); err != nil {
 			return false, err
@@ -193,7 +215,14 @@ func (s *server) apply(ctx context.Context, ses *session, r ApplyRequest) (any, 
 			return false, &Error{Kind: Interrupted, Message: "interrupted while waiting for approval"}
 		}
 	}
-	progress := func(p Progress) { _ = ses.w.send("progress", "", p) }
+	// A client that does not read what it is told counts as one that vanished.
+	var gone atomic.Bool
+	progress := func(p Progress) {
+		if !gone.Load() && ses.w.send("progress", "", p) != nil {
+			gone.Store(true)
+			cancel()
+		}
+	}
 	res, err := s.e.Apply(ctx, r, confirm, progress)
 	if res == nil {
 		return nil, err
@@ -215,6 +244,10 @@ func (s *server) log(ctx context.Context, ses *session, call *frame) {
 	defer f.Close()
 	_ = ses.w.send("result", "", nil, f)
 }
+
+// hangupGrace is how long an exec whose client is gone may take to end after its
+// hangup signal.
+const hangupGrace = 5 * time.Second
 
 func (s *server) exec(ctx context.Context, ses *session, call *frame) {
 	var r execCall
@@ -241,33 +274,43 @@ func (s *server) exec(ctx context.Context, ses *session, call *frame) {
 	if c := p.Console(); c != nil {
 		console = append(console, c)
 	}
-	sent := ses.w.send("started", "", nil, console...)
+	_ = ses.w.send("started", "", nil, console...) // a client that is gone ends ctx
 	for _, c := range console {
 		c.Close() // the client holds it now; its end hangs the command up
 	}
 	done := make(chan struct{})
-	defer close(done)
-	go func() {
-		for {
-			select {
-			case sig := <-ses.signals:
-				_ = p.Signal(sig)
-			case <-ctx.Done():
-				// The client is gone: as when a terminal is closed.
-				_ = p.Signal(int(syscall.SIGHUP))
-				return
-			case <-done:
-				return
-			}
-		}
-	}()
+	var passing sync.WaitGroup
+	passing.Go(func() { pass(ctx, p, ses.signals, done) })
 	code, err := p.Wait()
-	if sent != nil {
-		return
-	}
+	close(done)
+	passing.Wait()
 	if err != nil {
 		ses.fail(err, nil)
 		return
 	}
 	_ = ses.w.send("result", "", code)
+}
+
+// pass forwards the client's signals. When the client goes, or the agent ends, it
+// hangs the command up as a closed terminal would, and kills it if that is not
+// enough.
+func pass(ctx context.Context, p ExecSession, signals <-chan int, done <-chan struct{}) {
+	for {
+		select {
+		case sig := <-signals:
+			_ = p.Signal(sig)
+		case <-done:
+			return
+		case <-ctx.Done():
+			_ = p.Signal(int(syscall.SIGHUP))
+			t := time.NewTimer(hangupGrace)
+			defer t.Stop()
+			select {
+			case <-t.C:
+				_ = p.Signal(int(syscall.SIGKILL))
+			case <-done:
+			}
+			return
+		}
+	}
 }
