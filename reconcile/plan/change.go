@@ -107,8 +107,8 @@ type Plan struct {
 	Status  map[string]Status  `json:"-"`                // what is now true of each recorded sandbox, to be stored when it differs
 }
 
-// Summary counts changes (contract 8): each address once per column, outputs
-// and noops not at all.
+// Summary counts changes (contract 8): each address once per column; outputs,
+// noops and the taking down that is part of a replace not at all.
 type Summary struct {
 	Add      int `json:"add"`
 	Change   int `json:"change"`

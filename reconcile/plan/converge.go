@@ -127,6 +127,9 @@ func (o *one) recreate(mode, cause string, fresh bool) {
 	case !o.seen.Layer:
 		consequence = "recreated: its writable layer is gone already"
 	}
+	if len(o.diffs) > 0 {
+		cause += "; " + o.cause
+	}
 	c := o.change(ActRecreate, o.origin, cause, consequence)
 	c.Then, c.Fresh = mode, fresh
 	o.step(c)
@@ -173,9 +176,12 @@ func (o *one) lost(mode string) {
 func (o *one) stopped(mode string) {
 	w, a := o.w, o.rec.Address
 	ran := o.rec.phase().live() // it ended since the record was written
+	up := mode == "running" || mode == "paused"
+	rests := o.st.ownEnd() && !(o.modeChanged && o.rec.Spec.OperatingMode == "suspended")
+	waits := !rests && up && o.st.StoppedBy == ByKilled && o.backsOff()
 	if len(o.diffs) > 0 {
 		consequence := "updated"
-		if o.class == Restart {
+		if o.class == Restart && (!up || rests || waits) {
 			consequence = "updated, takes effect at the next start"
 		}
 		o.step(o.change(ActUpdate, o.origin, o.cause, consequence))
@@ -183,12 +189,11 @@ func (o *one) stopped(mode string) {
 	if claims := o.goneClaims(); len(claims) > 0 {
 		o.remakeClaims(claims, "made again, empty: their data is lost")
 	}
-	up := mode == "running" || mode == "paused"
 	switch {
 	case !up:
-	case o.st.ownEnd() && !(o.modeChanged && o.rec.Spec.OperatingMode == "suspended"):
+	case rests:
 		w.note(a + " " + ending(o.st.Outcome) + o.endedAt() + "; start or -replace=" + a + " runs it again")
-	case o.st.StoppedBy == ByKilled && o.backsOff():
+	case waits:
 		w.note(a + " was killed from outside; started again at " + stamp(o.rec.Retry.NextAt))
 	default:
 		cause, origin := o.startCause(mode)
@@ -231,10 +236,10 @@ func (o *one) alive(mode string) {
 			if o.class == Restart {
 				consequence = "updated, takes effect at the next start"
 			}
+		case phase == Created, o.modeChanged:
+			consequence = "updated in place"
 		case phase == Paused:
 			consequence = "updated in place, stays paused"
-		case phase == Created:
-			consequence = "updated in place"
 		}
 		o.step(o.change(ActUpdate, o.origin, o.cause, consequence))
 	}

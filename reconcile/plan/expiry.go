@@ -92,6 +92,7 @@ func (o *one) expire() bool {
 	}
 	switch down := phase.live() || (phase == Stopped && rec.Instance != nil); {
 	case rec.Expired != nil && ex.Done && !phase.live():
+		w.note(rec.Address + " expired at " + stamp(ex.Deadline) + " and is kept; a later deadline in the files, or none, revives it")
 	case down:
 		if rec.Expired != nil && ex.Done {
 			cause = "it runs although it expired"

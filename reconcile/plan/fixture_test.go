@@ -3,7 +3,6 @@ package plan
 import (
 	"net/netip"
 	"strings"
-	"testing"
 	"time"
 
 	"pinfold/config"
@@ -197,13 +196,3 @@ func expiredAt(d time.Time, reason string, done bool) func(*Sandbox, *Seen) {
 }
 
 func retry(r Retry) func(*Sandbox, *Seen) { return func(s *Sandbox, _ *Seen) { s.Retry = r } }
-
-func golden(t *testing.T, w *world, want string) *Plan {
-	t.Helper()
-	p := Make(w.Input)
-	want = strings.ReplaceAll(strings.TrimPrefix(want, "\n"), "\t", "")
-	if got := p.String(); got != want {
-		t.Errorf("the plan is\n%s\nand should be\n%s", got, want)
-	}
-	return p
-}

@@ -245,7 +245,7 @@ func summarize(changes []Change) Summary {
 	var s Summary
 	counted := map[string]bool{}
 	for _, c := range changes {
-		if c.Kind == "output" || c.Action == ActNoop {
+		if c.Kind == "output" || c.Action == ActNoop || c.Reason == takenDown {
 			continue
 		}
 		column, name := &s.Converge, "converge"
