@@ -138,6 +138,20 @@ func TestPtraceCapabilityDoesNotOpenPID1(t *testing.T) {
 	}
 }
 
+// TestOutsideCannotBeForged: a workload queues a signal to PID 1 that claims to
+// come from outside.
+func TestOutsideCannotBeForged(t *testing.T) {
+	w := newWorld(t)
+	in := w.instance(1, "")
+	// rt_sigqueueinfo(1, SIGTERM, {si_signo, si_errno, si_code = SI_QUEUE, si_pid = 0})
+	in.Command = []string{"perl", "-e", `my $i = pack("iii x116", 15, 0, -1); syscall(129, 1, 15, $i) == 0 or die "refused: $!"; sleep 1000`}
+	p := w.start(in)
+	w.must(w.h.WaitExit(w.ctx, in.ID, p))
+	if s := w.state(in.ID); s.Outcome == nil || s.Outcome.Signal != int(unix.SIGTERM) || s.Outcome.Outside != 0 {
+		t.Errorf("outcome %+v, log %q", s.Outcome, w.log(in.ID))
+	}
+}
+
 // TestHostMountTableStaysAsItIs: of a running sandbox the host sees one mount,
 // the bound network namespace.
 func TestHostMountTableStaysAsItIs(t *testing.T) {

@@ -133,8 +133,28 @@ func (h *Host) Inspect(ctx context.Context, id string) (runtime.InstanceState, b
 	return s, true, nil
 }
 
-// look sees one instance. seen may be nil: the network is left out then.
-func (h *Host) look(id string, tree *cgroupTree, seen *network.Observed) (runtime.InstanceState, error) {
+// look sees one instance. seen may be nil: the network is left out then. An
+// instance that is made or taken down meanwhile is looked at again: half of
+// either would be neither true before nor after.
+func (h *Host) look(id string, tree *cgroupTree, seen *network.Observed) (s runtime.InstanceState, err error) {
+	for range 5 {
+		s, err = h.lookOnce(id, tree, seen)
+		if err == nil && !s.Alive {
+			return s, nil
+		}
+		// It held throughout if the very process lives that was there at first.
+		now, lerr := h.loadProcess(id)
+		if lerr != nil || now.Process != s.Process {
+			continue
+		}
+		if ok, aerr := h.alive(now.Process); aerr == nil && ok {
+			return s, err
+		}
+	}
+	return s, err
+}
+
+func (h *Host) lookOnce(id string, tree *cgroupTree, seen *network.Observed) (runtime.InstanceState, error) {
 	s := runtime.InstanceState{ID: id}
 	rec, err := h.loadRecord(id)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -156,7 +176,9 @@ func (h *Host) look(id string, tree *cgroupTree, seen *network.Observed) (runtim
 	if s.Alive, err = h.alive(running.Process); err != nil {
 		return s, err
 	}
-	s.Alive = s.Alive && !running.Creating
+	if s.Alive = s.Alive && !running.Creating; s.Alive {
+		s.Process = running.Process
+	}
 	out, err := h.readOutcome(id)
 	if err != nil {
 		return s, err
@@ -177,7 +199,7 @@ func (h *Host) look(id string, tree *cgroupTree, seen *network.Observed) (runtim
 		s.Dying = len(left) > 0
 		return s, err
 	}
-	s.Process, s.Started = running.Process, out.started
+	s.Started = out.started
 	if s.Frozen, err = tree.frozen(id); err != nil {
 		return s, err
 	}
@@ -219,7 +241,7 @@ func (h *Host) missing(id string, rec record, known bool, p runtime.Process, tre
 	if cgroup {
 		hold, err := tree.limitsHold(id, rec.Instance.Limits)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("cannot read the limits: %w", err)
 		}
 		if !hold {
 			missing = append(missing, "limits")

@@ -177,16 +177,23 @@ func (h *Host) Signal(ctx context.Context, id string, sig int) error {
 	if err != nil {
 		return err
 	}
-	// PID 1 hands signals on to the command. SIGKILL and SIGSTOP it never sees,
-	// and before the command runs there is nobody to hand them to.
-	if unix.Signal(sig) != unix.SIGKILL && !out.started {
+	if !out.started {
 		return fmt.Errorf("cannot signal instance %s, its command has not been started: %w", id, runtime.ErrNotRunning)
 	}
-	if unix.Signal(sig) == unix.SIGKILL {
-		return h.kill(ctx, id, r.Process)
+	// PID 1 hands signals on to the command. SIGKILL it would never see.
+	switch {
+	case unix.Signal(sig) == unix.SIGKILL:
+		sig = killRequest
+	case sig == killRequest:
+		return fmt.Errorf("signal %d cannot be sent to instance %s: PID 1 keeps it for itself", sig, id)
+	case unix.Signal(sig) == unix.SIGSTOP:
+		return fmt.Errorf("SIGSTOP cannot be sent to instance %s; use pause: %w", id, runtime.ErrUnsupported)
 	}
 	if err := fd.signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("cannot send signal %d to instance %s: %w", sig, id, err)
 	}
 	return nil
 }
+
+// killRequest is KILL_REQUEST of pinit.c.
+const killRequest = 64

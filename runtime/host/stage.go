@@ -160,8 +160,11 @@ func (s *stage) clear(id string) error {
 			return fmt.Errorf("cannot detach %s: %w", dir, err)
 		}
 	}
-	if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("cannot remove %s: %w", dir, err)
+	// Never recursively: should a mount be left after all, its files are not ours.
+	for _, d := range []string{s.rootfs(id), dir} {
+		if err := os.Remove(d); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("cannot remove %s: %w", d, err)
+		}
 	}
 	return nil
 }

@@ -18,6 +18,9 @@
  *   exit CODE SIGNAL OUTSIDE TIME     it ended; SIGNAL is 0 or what ended it,
  *                                     OUTSIDE the last signal that came from
  *                                     outside our PID namespace, 0 for none
+ *
+ * Signals go on to the command as they come, but for one: signal 64 from outside
+ * is the request to kill the command, as SIGKILL would kill us instead.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -178,6 +181,15 @@ static int run_exec(char **argv)
 	_exit(e == ENOENT ? 127 : 126);
 }
 
+#define KILL_REQUEST 64
+
+/* Only kill(2) and its kin give SI_USER, and then it is the kernel that fills in
+ * the sender: 0 when it has no PID here. Queued signals can claim anything. */
+static int from_outside(const siginfo_t *si)
+{
+	return si->si_code == SI_USER && si->si_pid == 0;
+}
+
 static int run_init(char **argv)
 {
 	sigset_t all, none;
@@ -236,8 +248,11 @@ static int run_init(char **argv)
 		if (sig < 0)
 			continue;
 		if (sig != SIGCHLD) {
-			if (si.si_code <= 0 && si.si_pid == 0)
+			if (from_outside(&si)) {
+				if (sig == KILL_REQUEST)
+					sig = SIGKILL;
 				last = sig;
+			}
 			kill(child, sig);
 			continue;
 		}
@@ -253,8 +268,8 @@ static int run_init(char **argv)
 				int s;
 
 				while ((s = sigtimedwait(&all, &si, &zero)) > 0)
-					if (s != SIGCHLD && si.si_code <= 0 && si.si_pid == 0)
-						last = s;
+					if (s != SIGCHLD && from_outside(&si))
+						last = s == KILL_REQUEST ? SIGKILL : s;
 			}
 			put("exit");
 			num(code);
