@@ -420,9 +420,10 @@ const (
 // Detach removes the instance's rules and its link. Call it when the namespace is
 // already released: then it does not wait for the kernel to tear it down, and the
 // link goes with it some milliseconds later (RemoveNetwork, Close and another Attach
-// wait for that). Where the namespace lives on, Detach deletes the link itself. a and
-// fs may be nil, if they are not known: rules are found by the instance's id. An
-// instance that is not connected is no error.
+// wait for that). Where the namespace lives on, Detach deletes the link itself,
+// after giving its last holder a quarter of a second to let go. With a, fs must be
+// what was published. With a nil, every rule is found by the instance's id, at the
+// cost of reading the sets. An instance that is not connected is no error.
 func (n *Net) Detach(ctx context.Context, instanceID string, a *runtime.Attachment, fs []runtime.Forward) error {
 	if err := n.detach(ctx, instanceID, a, fs); err != nil {
 		return fmt.Errorf("cannot disconnect instance %s: %w", instanceID, err)

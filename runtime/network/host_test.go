@@ -386,7 +386,7 @@ func serve(t testing.TB, b *box, network, addr string) *server {
 const (
 	// patience bounds what should succeed, denied what should not.
 	patience = 5 * time.Second
-	denied   = 300 * time.Millisecond
+	denied   = time.Second
 )
 
 // ask sends a word from b and returns who the server thinks sent it.

@@ -3,6 +3,7 @@ package network
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -177,25 +178,17 @@ func (nf *nfnetlink) dump(kind int, family nftables.TableFamily, attrs []netlink
 	if err != nil {
 		return err
 	}
-	nf.reading.Lock()
-	defer nf.reading.Unlock()
-	conn, err := nf.reader()
-	if err != nil {
-		return err
-	}
-	msgs, err := conn.Execute(netlink.Message{
+	msgs, err := nf.ask(netlink.Message{
 		Header: netlink.Header{
 			Type:  netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind),
 			Flags: netlink.Request | netlink.Dump,
 		},
 		Data: append([]byte{byte(family), unix.NFNETLINK_V0, 0, 0}, body...),
 	})
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
 	if err != nil {
-		nf.read.Close()
-		nf.read = nil
-		if errors.Is(err, unix.ENOENT) {
-			return nil
-		}
 		return err
 	}
 	for _, m := range msgs {
@@ -212,6 +205,32 @@ func (nf *nfnetlink) dump(kind int, family nftables.TableFamily, attrs []netlink
 		}
 	}
 	return nil
+}
+
+// dumpTries is how often a dump is repeated that a transaction has cut in two.
+const dumpTries = 20
+
+// ask sends a dump request and returns one consistent look, if the tables stand
+// still long enough for one in dumpTries.
+func (nf *nfnetlink) ask(request netlink.Message) ([]netlink.Message, error) {
+	nf.reading.Lock()
+	defer nf.reading.Unlock()
+	var msgs []netlink.Message
+	for range dumpTries {
+		conn, err := nf.reader()
+		if err != nil {
+			return nil, err
+		}
+		if msgs, err = conn.Execute(request); err != nil {
+			conn.Close()
+			nf.read = nil
+			return nil, err
+		}
+		if !slices.ContainsFunc(msgs, func(m netlink.Message) bool { return m.Header.Flags&netlink.DumpInterrupted != 0 }) {
+			break
+		}
+	}
+	return msgs, nil
 }
 
 // lineageTables lists the inet tables of every lineage on this host.

@@ -33,6 +33,11 @@ func (n *Net) observe() (Observed, error) {
 	if err != nil {
 		return Observed{}, err
 	}
+	for _, name := range n.leaving.names() {
+		if !slices.ContainsFunc(links, func(l link) bool { return l.name == name }) {
+			n.leaving.remove(name)
+		}
+	}
 	addrs, err := n.route.addresses()
 	if err != nil {
 		return Observed{}, err

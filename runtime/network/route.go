@@ -73,7 +73,7 @@ func (r *route) change(kind, flags int, header nl.NetlinkRequestData, attrs ...*
 func (r *route) dump(kind int, answer uint16, header nl.NetlinkRequestData, attrs ...*nl.RtAttr) ([][]byte, error) {
 	var msgs [][]byte
 	var err error
-	for range 20 {
+	for range dumpTries {
 		msgs, err = r.request(kind, unix.NLM_F_DUMP, header, attrs...).Execute(unix.NETLINK_ROUTE, answer)
 		if !errors.Is(err, nl.ErrDumpInterrupted) {
 			return msgs, err
