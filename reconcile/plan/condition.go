@@ -170,7 +170,7 @@ func drifted(s *Sandbox, st *Status, seen *Seen, known bool, mode string, ended 
 			c.Reason = "Missing"
 		}
 	case st.Phase == Running && mode == "paused":
-		c.Status, c.Reason = "True", "NotPaused"
+		c.Status, c.Reason = "True", "NotFrozen"
 	case st.Phase == Paused && mode == "running":
 		c.Status, c.Reason = "True", "PausedOutside"
 	}

@@ -104,6 +104,10 @@ func (o *one) replace(mode string) {
 		}
 	}
 	c.Notes = append(c.Notes, o.memoryLost()...)
+	c = o.adopt(c)
+	if f := o.forced; f != nil && !slices.Contains(c.ReplacePaths, f.Path) {
+		c.Diff, c.ReplacePaths = append(c.Diff, *f), append(c.ReplacePaths, f.Path)
+	}
 	o.step(c)
 }
 

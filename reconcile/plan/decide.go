@@ -38,6 +38,7 @@ type one struct {
 	dateChanged bool   // the files change a deadline
 	released    bool   // -release-holds
 	newLease    bool
+	forced      *Diff // what forces a replacement without being a difference of the specs
 	revive      bool
 	adopted     bool // a step has taken the spec
 }
@@ -406,8 +407,10 @@ func (o *one) want() bool {
 		// Nothing can be made anew without it.
 	} else if why := w.remade[o.spec.Image]; why != "" {
 		force(why, filesOrigin)
+		o.forced = &Diff{Path: "image", Before: encode(w.in.Records.Images[o.spec.Image].Digest), Unknown: true, Replace: true}
 	} else if i, img := rec.Instance, w.in.Records.Images[o.spec.Image]; i != nil && i.Image != "" && img != nil && img.Digest != "" && img.Digest != i.Image {
 		force("image changed", filesOrigin)
+		o.forced = &Diff{Path: "image", Before: encode(i.Image), After: encode(img.Digest), Replace: true}
 	}
 	if n := o.spec.Network; n != nil {
 		if why := w.remade[n.Name]; why != "" {

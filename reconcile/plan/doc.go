@@ -7,4 +7,31 @@
 // same Input gives the same Plan, byte for byte. It cannot import runtime or
 // state; the executor translates. Command line and agent share it, so a dry run
 // cannot differ from a real one and cannot touch the host.
+//
+// # What an executor does with a plan
+//
+// It stores Status where it differs from the records, then carries out Changes.
+// A change waits for the earlier changes of its own address and of those in
+// DependsOn. What each action does to the record, beside the host:
+//
+//   - A change with After adopts the declared spec (Adopt), whatever its action.
+//     Revive clears Expired. release drops the hold.
+//   - create, replace and recreate make a new instance and end in mode Then; the
+//     first create, and a replace with NewLease, start the lease (StartLease) when
+//     the instance becomes created. replace and recreate keep uid, hold, address,
+//     ports, id range and claims, except an address that is not in its network's
+//     range any more. recreate carries the writable layer over unless Fresh.
+//   - start begins from created, or from stopped on the same files, after
+//     releasing what an ended process left; a successful start clears StoppedBy,
+//     Outcome and Retry.Error, and sets RunningSpec to the generation. After a
+//     kill or a loss Retry becomes Backoff's.
+//   - suspend and a restart's first half never let a frozen process run again.
+//   - expire records Expired first, with Deadline and Reason, then acts by Then
+//     and sets Done. One that is stopped already keeps its StoppedBy and Outcome.
+//     "destroyed" leaves an Ended with EndReason.
+//   - delete with Reason "lost" leaves an Ended; forget removes one.
+//   - noop releases what an ended process held.
+//
+// Values unknown at plan are evaluated when what they refer to is up; Narrow and
+// Make then decide again about that one sandbox.
 package plan

@@ -272,6 +272,19 @@ func (p *Plan) Empty() bool {
 	return !slices.ContainsFunc(p.Changes, func(c Change) bool { return c.Action != ActNoop })
 }
 
+// Losses counts the sandboxes and volumes that the files delete or replace, for
+// the host's max_destroy (contract 4.9).
+func (p *Plan) Losses() int {
+	lost := map[string]bool{}
+	for _, c := range p.Changes {
+		if c.Origin == FromFiles && (c.Action == ActDelete || c.Action == ActReplace || (c.Action == ActExpire && c.Then == "destroyed")) &&
+			(c.Kind == "sandbox" || c.Kind == "volume") {
+			lost[c.Address] = true
+		}
+	}
+	return len(lost)
+}
+
 // Unsettled lists the addresses whose exports (config.Export) will change when
 // the plan is applied: what is created, and networks and images that are made
 // anew. To see in a plan what follows from that, evaluate the configuration
