@@ -116,14 +116,19 @@ func (a *agent) loop(ctx context.Context, ready func()) error {
 	tick := time.NewTicker(clockTick)
 	defer tick.Stop()
 	var lastLook time.Time
+	failed := 0 // looks in a row
 	for {
 		full, dirty := a.takeDirty()
 		now := a.now()
 		if full || now.Sub(lastLook) >= fullLook || now.Before(lastLook) {
 			lastLook = now
-			if err := a.pass(ctx); err != nil && ctx.Err() == nil {
-				a.log.Error("cannot look after the sandboxes", "error", err)
-				lastLook = now.Add(paceMin - fullLook) // again soon
+			if err := a.pass(ctx); err == nil {
+				failed = 0
+			} else if ctx.Err() == nil {
+				again := min(paceMin<<min(failed, 10), fullLook)
+				failed++
+				a.log.Error("cannot look after the sandboxes", "error", err, "again_in", again)
+				lastLook = now.Add(again - fullLook)
 			}
 		} else {
 			for _, address := range dirty {
