@@ -275,6 +275,9 @@ var scenarios = map[string]func() *world{
 	"two survivors": func() *world {
 		return newWorld().both("sandbox.a", spec(), gone).survivor("i-b", "uid-a").survivor("i-c", "uid-a").keep()
 	},
+	"a doomed instance is no survivor": func() *world {
+		return newWorld().both("sandbox.a", spec(), pending, func(s *Sandbox, _ *Seen) { s.Doomed = []string{"i-b"} }).survivor("i-b", "uid-a").keep()
+	},
 	"still dying": func() *world {
 		return newWorld().both("sandbox.a", spec(), gone, func(_ *Sandbox, s *Seen) { s.Dying = true }).keep()
 	},

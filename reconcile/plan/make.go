@@ -65,7 +65,7 @@ func Make(in Input) *Plan {
 		w.outputs()
 	}
 	w.plan.Changes = w.order()
-	w.plan.Summary = summarize(w.plan.Changes)
+	w.plan.Summary = Summarize(w.plan.Changes)
 	slices.SortFunc(w.plan.Drift, func(a, b Drift) int {
 		if c := strings.Compare(a.Address, b.Address); c != 0 {
 			return c
@@ -204,10 +204,10 @@ func (w *walk) findSurvivors() {
 	if w.in.Options.NoRefresh {
 		return
 	}
-	recorded := make(map[string]string, len(w.in.Records.Sandboxes)) // instance ids, by uid
+	recorded := make(map[string]*Sandbox, len(w.in.Records.Sandboxes)) // by uid
 	for _, s := range w.in.Records.Sandboxes {
 		if s.UID != "" {
-			recorded[s.UID] = instanceOf(s)
+			recorded[s.UID] = s
 		}
 	}
 	var strangers []string
@@ -215,9 +215,9 @@ func (w *walk) findSurvivors() {
 		if !seen.Alive {
 			continue
 		}
-		if own, known := recorded[seen.UID]; known && own == id {
-			continue
-		} else if known {
+		if s := recorded[seen.UID]; s != nil && (instanceOf(s) == id || s.CarryFrom == id || slices.Contains(s.Doomed, id)) {
+			continue // its own, or one it is done with
+		} else if s != nil {
 			w.survivors[seen.UID] = append(w.survivors[seen.UID], id)
 		} else if w.inScope == nil {
 			strangers = append(strangers, id)
@@ -240,8 +240,8 @@ func instanceOf(s *Sandbox) string {
 	return s.Instance.ID
 }
 
-// summarize counts each address once per column.
-func summarize(changes []Change) Summary {
+// Summarize counts changes, planned or carried out, as Summary says.
+func Summarize(changes []Change) Summary {
 	var s Summary
 	counted := map[string]bool{}
 	for _, c := range changes {

@@ -137,6 +137,9 @@ func drawWorld(t *rapid.T) Input {
 			for n := range pick(t, "survivors", 0, 0, 0, 0, 1, 2) {
 				in.Observed.Instances[fmt.Sprint("i-other", i, n)] = drawSeen(t, rec.UID)
 			}
+			if rapid.Bool().Draw(t, "doomed") {
+				rec.Doomed = []string{fmt.Sprint("i-other", i, 0)}
+			}
 			for _, id := range rec.Claim {
 				in.Observed.Volumes[id] = pick(t, "claim there", true, true, false)
 			}
@@ -366,6 +369,9 @@ func TestPlansStayInBounds(t *testing.T) {
 			if c.Instance != "" {
 				rec := in.Records.Sandboxes[c.Address]
 				own := rec != nil && rec.Instance != nil && rec.Instance.ID == c.Instance
+				if rec != nil && slices.Contains(rec.Doomed, c.Instance) {
+					t.Fatalf("goes on with a doomed instance: %s", c)
+				}
 				if !own && (rec == nil || rec.UID == "" || in.Observed.Instances[c.Instance].UID != rec.UID) {
 					t.Fatalf("touches an instance that is not its own: %s", c)
 				}
