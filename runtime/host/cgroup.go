@@ -299,7 +299,7 @@ func (t *cgroupTree) instances() ([]string, error) {
 	}
 	var ids []string
 	for _, e := range entries {
-		if e.IsDir() && instanceIDPattern.MatchString(e.Name()) {
+		if e.IsDir() && isInstanceID(e.Name()) {
 			ids = append(ids, e.Name())
 		}
 	}

@@ -132,7 +132,7 @@ func check(in runtime.Instance) error {
 		return err
 	}
 	switch {
-	case in.CarryFrom != "" && !instanceIDPattern.MatchString(in.CarryFrom):
+	case in.CarryFrom != "" && !isInstanceID(in.CarryFrom):
 		return fmt.Errorf("instance %s: id %q to carry from must be 12 lower-case hex characters", in.ID, in.CarryFrom)
 	case in.CarryFrom == in.ID:
 		return fmt.Errorf("instance %s cannot carry its files over from itself", in.ID)
@@ -161,7 +161,7 @@ func check(in runtime.Instance) error {
 		}
 	}
 	for _, m := range in.Mounts {
-		if m.Kind == "volume" && !volumeIDPattern.MatchString(m.Source) {
+		if m.Kind == "volume" && !isName(m.Source) {
 			return fmt.Errorf("instance %s: volume id %q is not valid", in.ID, m.Source)
 		}
 		if m.Kind == "host" && !filepath.IsAbs(m.Source) {
@@ -340,7 +340,11 @@ func (h *Host) launch(in runtime.Instance, src *sources, tree *cgroupTree) (pid 
 	var process *libcontainer.Process
 	err = h.stage.run(func() error {
 		t := time.Now()
-		defer h.stage.clear(in.ID)
+		defer func() {
+			t := time.Now()
+			h.stage.clear(in.ID)
+			h.phase("clear", t)
+		}()
 		who, err := h.build(in, src)
 		if err != nil {
 			return err
@@ -366,6 +370,7 @@ func (h *Host) launch(in runtime.Instance, src *sources, tree *cgroupTree) (pid 
 		if err != nil {
 			return fmt.Errorf("cannot prepare instance %s: %w", in.ID, err)
 		}
+		t = h.phase("prepare", t)
 		if err := c.Start(process); err != nil {
 			return fmt.Errorf("cannot start PID 1 of instance %s: %w", in.ID, err)
 		}

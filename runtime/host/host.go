@@ -29,7 +29,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -76,13 +75,6 @@ type Host struct {
 	images  map[runtime.ImageSource]*lowerLayers
 }
 
-var (
-	shortIDPattern    = regexp.MustCompile(`^[0-9a-f]{6}$`)
-	instanceIDPattern = regexp.MustCompile(`^[0-9a-f]{12}$`)
-	volumeIDPattern   = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
-	parentPattern     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]*$`)
-)
-
 // Open opens the host for one lineage. It makes the directories and nothing
 // else. runtime.ErrForeign when they belong to another lineage.
 func Open(o Options) (*Host, error) {
@@ -94,9 +86,9 @@ func Open(o Options) (*Host, error) {
 		return nil, fmt.Errorf("state directory %q and run directory %q must be absolute paths", o.StateDir, o.RunDir)
 	case o.Lineage == "":
 		return nil, errors.New("a lineage is required")
-	case !shortIDPattern.MatchString(o.ShortID):
+	case !isHex(o.ShortID, 6):
 		return nil, fmt.Errorf("short id %q must be 6 lower-case hex characters", o.ShortID)
-	case !parentPattern.MatchString(o.CgroupParent):
+	case !isName(o.CgroupParent):
 		return nil, fmt.Errorf("cgroup parent %q must be one plain name", o.CgroupParent)
 	}
 	if os.Geteuid() != 0 {
@@ -276,8 +268,21 @@ func (h *Host) phase(name string, t time.Time) time.Time {
 	return now
 }
 
+// isHex tells whether s is n lower-case hex characters.
+func isHex(s string, n int) bool {
+	return len(s) == n && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+func isInstanceID(s string) bool { return isHex(s, 12) }
+
+// isName tells whether s can be one component of a path and looks like a name.
+func isName(s string) bool {
+	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+	return s != "" && len(s) <= 64 && strings.Trim(s, letters+"_.-") == "" && strings.Contains(letters, s[:1])
+}
+
 func checkID(id string) error {
-	if !instanceIDPattern.MatchString(id) {
+	if !isInstanceID(id) {
 		return fmt.Errorf("instance id %q must be 12 lower-case hex characters", id)
 	}
 	return nil

@@ -68,7 +68,7 @@ func listIDs(dir string) ([]string, error) {
 	}
 	var ids []string
 	for _, e := range entries {
-		if instanceIDPattern.MatchString(e.Name()) {
+		if isInstanceID(e.Name()) {
 			ids = append(ids, e.Name())
 		}
 	}

@@ -12,7 +12,7 @@ import (
 // EnsureVolume implements runtime.Host. A new volume belongs to root; the first
 // sandbox that mounts it while it is empty gives it to its own user.
 func (h *Host) EnsureVolume(ctx context.Context, v runtime.Volume) error {
-	if !volumeIDPattern.MatchString(v.ID) {
+	if !isName(v.ID) {
 		return fmt.Errorf("volume id %q is not valid", v.ID)
 	}
 	dir := h.volumeDir(v.ID)
@@ -32,7 +32,7 @@ func (h *Host) EnsureVolume(ctx context.Context, v runtime.Volume) error {
 
 // RemoveVolume implements runtime.Host. A volume that is not there is removed.
 func (h *Host) RemoveVolume(ctx context.Context, id string) error {
-	if !volumeIDPattern.MatchString(id) {
+	if !isName(id) {
 		return fmt.Errorf("volume id %q is not valid", id)
 	}
 	ids, err := h.recorded()
