@@ -38,7 +38,6 @@ func (r *run) agentCommand() *cli.Command {
 }
 
 func (r *run) agent(ctx context.Context, o reconcile.AgentOptions, lockWait time.Duration) error {
-	r.interrupts.beQuiet()
 	if r.Euid != 0 {
 		return failure("pinfold needs root to keep sandboxes", "You are user %d. Run it with sudo, or as a system service.", r.Euid)
 	}

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -155,4 +154,4 @@ func arguments(cmd *cli.Command, atLeast, atMost int) ([]string, error) {
 }
 
 // errInterrupted ends a command that Ctrl-C stopped.
-var errInterrupted = errors.New("interrupted")
+var errInterrupted error = &reconcile.Error{Kind: reconcile.Interrupted, Message: "interrupted"}

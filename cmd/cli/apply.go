@@ -240,6 +240,7 @@ func (v *applyView) confirm(result *reconcile.PlanResult) (bool, error) {
 // begin starts the progress lines.
 func (v *applyView) begin() {
 	r := v.r
+	r.interrupts.say("Interrupted: what has begun is finished, the rest is left. Press Ctrl-C again to stop at once.")
 	if v.shown && v.steps > 0 {
 		r.out.Printf("\n")
 	}

@@ -132,6 +132,10 @@ func (r *run) report(ctx context.Context, err error) int {
 		}
 		return exit
 	}
+	if exit == exitInterrupted && len(all) == 1 {
+		fmt.Fprintln(r.err, "Interrupted.")
+		return exit
+	}
 	r.complain(all)
 	return exit
 }

@@ -22,7 +22,7 @@ type interrupts struct {
 	mu      sync.Mutex
 	forward func(os.Signal)
 	cleanup []func() // before an immediate exit: the terminal's mode
-	quiet   bool
+	words   string   // said at the first one
 }
 
 func watchInterrupts(parent context.Context, app *App) (context.Context, *interrupts) {
@@ -41,7 +41,7 @@ func (i *interrupts) watch() {
 			return
 		case s := <-i.ch:
 			i.mu.Lock()
-			forward, quiet, cleanup := i.forward, i.quiet, i.cleanup
+			forward, words, cleanup := i.forward, i.words, i.cleanup
 			i.mu.Unlock()
 			if forward != nil {
 				forward(s)
@@ -55,8 +55,8 @@ func (i *interrupts) watch() {
 				i.app.Exit(exitInterrupted)
 				return
 			}
-			if !quiet {
-				fmt.Fprintf(i.app.Err, "\nInterrupted: steps already begun are finished. Press Ctrl-C again to stop at once.\n")
+			if words != "" {
+				fmt.Fprintf(i.app.Err, "\n%s\n", words)
 			}
 			i.cancel(errInterrupted)
 		}
@@ -71,10 +71,10 @@ func (i *interrupts) takeOver(f func(os.Signal), also ...os.Signal) {
 	signal.Notify(i.ch, also...)
 }
 
-// beQuiet drops the message: the command has nothing to finish.
-func (i *interrupts) beQuiet() {
+// say sets what the first interruption is answered with.
+func (i *interrupts) say(words string) {
 	i.mu.Lock()
-	i.quiet = true
+	i.words = words
 	i.mu.Unlock()
 }
 

@@ -6,13 +6,27 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 
 	"pinfold/reconcile"
 )
+
+// leftAtLast are the leftovers once what goes by itself has gone: a link some
+// milliseconds after its namespace, a zombie when the host's PID 1 reaps it.
+func leftAtLast(stateDir, runDir string) (left []string, err error) {
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		left, err = leftovers(stateDir, runDir)
+		if err != nil || len(left) == 0 || time.Now().After(end) {
+			slices.Sort(left)
+			return left, err
+		}
+	}
+}
 
 // leftovers lists what bears the mark of a state dir's lineage on the host:
 // processes, cgroups, mounts, links, nft tables, and files of instances and
@@ -82,6 +96,10 @@ func leftMounts(_, stateDir, runDir string) (left []string, err error) {
 
 func leftLinks(short, _, _ string) (left []string, err error) {
 	links, err := netlink.LinkList()
+	// Others make and remove links meanwhile; an interrupted dump is taken again.
+	for errors.Is(err, netlink.ErrDumpInterrupted) {
+		links, err = netlink.LinkList()
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,6 @@ func (r *run) listCommand() *cli.Command {
 		Flags:       []cli.Flag{lockFlag(&lockWait), r.jsonFlag()},
 		Metadata:    example("sudo pinfold list", "sudo pinfold list -json | jq -r '.sandboxes[].address'"),
 		Action: func(ctx context.Context, cmd *cli.Command) error {
-			r.interrupts.beQuiet()
 			var names []string
 			for _, text := range cmd.Args().Slice() {
 				address, err := sandboxAddress(text)
@@ -55,7 +54,6 @@ func (r *run) describeCommand() *cli.Command {
 		Flags:       []cli.Flag{lockFlag(&lockWait), r.jsonFlag()},
 		Metadata:    example("sudo pinfold describe py"),
 		Action: func(ctx context.Context, cmd *cli.Command) error {
-			r.interrupts.beQuiet()
 			args, err := arguments(cmd, 1, 1)
 			if err != nil {
 				return err

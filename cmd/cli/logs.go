@@ -41,7 +41,6 @@ func (r *run) logsCommand() *cli.Command {
 		},
 		Metadata: example("sudo pinfold logs -f -tail 20 py"),
 		Action: func(ctx context.Context, cmd *cli.Command) error {
-			r.interrupts.beQuiet()
 			args, err := arguments(cmd, 1, 1)
 			if err != nil {
 				return err

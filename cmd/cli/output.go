@@ -20,7 +20,6 @@ func (r *run) outputCommand() *cli.Command {
 		Flags:       []cli.Flag{boolFlag(&raw, "raw", "print the value alone, without quotes or line break"), lockFlag(&lockWait), r.jsonFlag()},
 		Metadata:    example("curl $(sudo pinfold output -raw url)"),
 		Action: func(ctx context.Context, cmd *cli.Command) error {
-			r.interrupts.beQuiet()
 			args, err := arguments(cmd, 0, 1)
 			switch {
 			case err != nil:

@@ -95,7 +95,6 @@ func (r *run) planCommand() *cli.Command {
 }
 
 func (r *run) plan(ctx context.Context, p *planning, out string, detailed bool) error {
-	r.interrupts.beQuiet()
 	request, warned, err := p.request()
 	if err != nil {
 		return err

@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -32,13 +31,12 @@ var scriptCommands = map[string]func(ts *testscript.TestScript, neg bool, args [
 	"until":     until,
 	"json":      checkJSON,
 	"signal":    signalSandbox,
-	"interrupt": interruptAfter,
+	"begin":     begin,
+	"ended":     ended,
 	"hostclean": hostClean,
 }
 
-type key struct{}
-
-var agentKey key
+var agentKey = new(int)
 
 // agentProcess is the agent a script runs, if any.
 type agentProcess struct {
@@ -229,46 +227,82 @@ func signalSandbox(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(syscall.Kill(*list.Sandboxes[0].PID, syscall.Signal(sig)))
 }
 
-// interrupt N PATTERN COMMAND...: runs a command, sends it SIGINT once its
-// standard output matches, and checks that it then exits with N.
-func interruptAfter(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) < 3 {
-		ts.Fatalf("usage: interrupt N PATTERN COMMAND [ARGUMENT]...")
+// background is the command that begin started, if any.
+type background struct {
+	cmd      *exec.Cmd
+	out, err string // files
+}
+
+var backgroundKey = new(int)
+
+// begin PATTERN COMMAND...: starts a command and waits until its standard output
+// matches. ended collects it.
+func begin(ts *testscript.TestScript, neg bool, args []string) {
+	b := ts.Value(backgroundKey).(*background)
+	if neg || len(args) < 2 || b.cmd != nil {
+		ts.Fatalf("usage: begin PATTERN COMMAND [ARGUMENT]..., one at a time")
+	}
+	pattern, err := regexp.Compile(`(?m)` + args[0])
+	ts.Check(err)
+	program, err := lookPath(ts, args[1])
+	ts.Check(err)
+	dir, err := os.MkdirTemp(ts.Getenv("WORK"), "begun")
+	ts.Check(err)
+	b.out, b.err = filepath.Join(dir, "stdout"), filepath.Join(dir, "stderr")
+	b.cmd = exec.Command(program, args[2:]...)
+	b.cmd.Dir = ts.MkAbs(".")
+	for _, name := range []string{"PATH", "HOME", "TMPDIR", "PINFOLD_HOST_CONFIG", "PINFOLD_STATE_DIR", "PINFOLD_RUN_DIR"} {
+		b.cmd.Env = append(b.cmd.Env, name+"="+ts.Getenv(name))
+	}
+	out, err := os.Create(b.out)
+	ts.Check(err)
+	defer out.Close()
+	stderr, err := os.Create(b.err)
+	ts.Check(err)
+	defer stderr.Close()
+	b.cmd.Stdout, b.cmd.Stderr = out, stderr
+	if err := b.cmd.Start(); err != nil {
+		b.cmd = nil
+		ts.Fatalf("%v", err)
+	}
+	for end := time.Now().Add(bound); !pattern.MatchString(ts.ReadFile(b.out)); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			b.end()
+			ts.Fatalf("its output never matched %s:\n%s%s", pattern, ts.ReadFile(b.out), ts.ReadFile(b.err))
+		}
+	}
+}
+
+// end kills what still runs.
+func (b *background) end() {
+	if b.cmd != nil {
+		_ = b.cmd.Process.Kill() // it may be gone already
+		_ = b.cmd.Wait()
+		b.cmd = nil
+	}
+}
+
+// ended N [SIGNAL]: sends the begun command a signal, if one is named, waits for
+// its end and checks its exit code.
+func ended(ts *testscript.TestScript, neg bool, args []string) {
+	b := ts.Value(backgroundKey).(*background)
+	if neg || len(args) < 1 || b.cmd == nil {
+		ts.Fatalf("usage: ended N [SIGNAL], after begin")
 	}
 	want, err := strconv.Atoi(args[0])
 	ts.Check(err)
-	pattern := regexp.MustCompile(args[1])
-	program, err := lookPath(ts, args[2])
-	ts.Check(err)
-	out, err := os.CreateTemp(ts.Getenv("WORK"), "stdout")
-	ts.Check(err)
-	defer out.Close()
-	var stderr bytes.Buffer
-	cmd := exec.Command(program, args[3:]...)
-	cmd.Dir = ts.MkAbs(".")
-	for _, name := range []string{"PATH", "HOME", "PINFOLD_HOST_CONFIG", "PINFOLD_STATE_DIR", "PINFOLD_RUN_DIR"} {
-		cmd.Env = append(cmd.Env, name+"="+ts.Getenv(name))
-	}
-	cmd.Stdout, cmd.Stderr = out, &stderr
-	ts.Check(cmd.Start())
-	read := func() string {
-		b, err := os.ReadFile(out.Name())
+	if len(args) > 1 {
+		sig, err := strconv.Atoi(args[1])
 		ts.Check(err)
-		return string(b)
+		ts.Check(b.cmd.Process.Signal(syscall.Signal(sig)))
 	}
-	for end := time.Now().Add(bound); !pattern.MatchString(read()); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait()
-			ts.Fatalf("its output never matched %s:\n%s%s", pattern, read(), stderr.String())
-		}
-	}
-	ts.Check(cmd.Process.Signal(syscall.SIGINT))
-	timer := time.AfterFunc(bound, func() { _ = cmd.Process.Kill() })
-	_ = cmd.Wait() // its exit code is checked
+	timer := time.AfterFunc(bound, func() { _ = b.cmd.Process.Kill() })
+	_ = b.cmd.Wait() // the exit code is checked
 	timer.Stop()
-	ts.Logf("[stdout]\n%s[stderr]\n%s", read(), stderr.String())
-	if got := cmd.ProcessState.ExitCode(); got != want {
+	got := b.cmd.ProcessState.ExitCode()
+	b.cmd = nil
+	ts.Logf("[stdout]\n%s[stderr]\n%s", ts.ReadFile(b.out), ts.ReadFile(b.err))
+	if got != want {
 		ts.Fatalf("exit code %d, want %d", got, want)
 	}
 }
@@ -282,25 +316,17 @@ func hostClean(ts *testscript.TestScript, neg bool, _ []string) {
 	if ts.Value(agentKey).(*agentProcess).cmd != nil {
 		stopAgent(ts, false, nil)
 	}
-	// A link goes some milliseconds after its namespace (netlink is asynchronous).
-	var left []string
-	for end := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		var err error
-		left, err = leftovers(ts.Getenv("PINFOLD_STATE_DIR"), ts.Getenv("PINFOLD_RUN_DIR"))
-		ts.Check(err)
-		if len(left) == 0 {
-			return
-		}
-		if time.Now().After(end) {
-			slices.Sort(left)
-			ts.Fatalf("left on the host:\n%s", strings.Join(left, "\n"))
-		}
+	left, err := leftAtLast(ts.Getenv("PINFOLD_STATE_DIR"), ts.Getenv("PINFOLD_RUN_DIR"))
+	ts.Check(err)
+	if len(left) > 0 {
+		ts.Fatalf("left on the host:\n%s", strings.Join(left, "\n"))
 	}
 }
 
 // abandon ends what a script leaves, so that a failure does not disturb others,
 // and fails nothing: hostclean is what checks.
 func abandon(env *testscript.Env) {
+	env.Values[backgroundKey].(*background).end()
 	if said := env.Values[agentKey].(*agentProcess).end(syscall.SIGTERM); said != "" {
 		env.T().Log("[agent]\n" + said)
 	}

@@ -50,6 +50,7 @@ func setup(env *testscript.Env, mode string) error {
 	env.Setenv("MODE", mode)
 	env.Cd = filepath.Join(env.WorkDir, "conf")
 	env.Values[agentKey] = &agentProcess{}
+	env.Values[backgroundKey] = &background{}
 	env.Defer(func() { abandon(env) })
 	return os.MkdirAll(env.Cd, 0o755)
 }

@@ -91,7 +91,6 @@ func (r *run) waitCommand() *cli.Command {
 		},
 		Metadata: example("sudo pinfold wait -for=Ready -timeout 30s py", "sudo pinfold wait -for=phase=stopped py"),
 		Action: func(ctx context.Context, cmd *cli.Command) error {
-			r.interrupts.beQuiet()
 			args, err := arguments(cmd, 1, -1)
 			if err != nil {
 				return err
