@@ -87,45 +87,11 @@ func (e *Engine) prepare(ctx context.Context, r PlanRequest) (*prepared, error) 
 		p.Diagnostics = append(diags, p.Plan.Diags...)
 		// What the plan itself makes anew has no exports until then: what refers
 		// to it is unknown, and may have to change as well.
-		settled := true
-		for address := range unsettled(p.Plan, &p.records) {
-			if _, known := exports[address]; known {
-				delete(exports, address)
-				settled = false
-			}
-		}
-		if settled {
+		if !e.foretell(exports, p.Plan, &p.records) {
 			break
 		}
 	}
 	return p, nil
-}
-
-// unsettled are the addresses whose exports this plan changes: what it makes, and
-// sandboxes that get another address or other ports.
-func unsettled(p *plan.Plan, records *plan.Records) map[string]bool {
-	set := map[string]bool{}
-	for _, a := range p.Unsettled() {
-		set[a] = true
-	}
-	for i := range p.Changes {
-		c := &p.Changes[i]
-		if c.Kind != "sandbox" || c.Action == plan.ActNoop {
-			continue
-		}
-		for _, d := range c.Diff {
-			if first, _, _ := strings.Cut(d.Path, "."); first == "port" || first == "network" {
-				set[c.Address] = true
-			}
-		}
-		if rec := records.Sandboxes[c.Address]; rec != nil && rec.Net != nil && c.Action == plan.ActReplace {
-			n := records.Networks[rec.Net.Network]
-			if set[rec.Net.Network] || n == nil || !usable(n, rec.Net.Address) {
-				set[c.Address] = true
-			}
-		}
-	}
-	return set
 }
 
 // unsettledRounds bounds how often a plan is made again because something it
