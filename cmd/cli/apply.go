@@ -136,6 +136,8 @@ func (r *run) apply(ctx context.Context, cmd *cli.Command, a *applying, saved *r
 	result, err := service.Apply(ctx, request, show.confirm, show.step)
 	show.close()
 	switch {
+	case show.refused != nil: // whatever the engine made of it
+		return show.refused
 	case err != nil && (result == nil || !show.began()):
 		if !show.shown {
 			err = withWarnings(err, warned)
@@ -200,8 +202,9 @@ type applyView struct {
 	approved bool
 	destroy  bool
 
-	shown    bool // the plan
-	steps    int  // how many it has
+	shown    bool  // the plan
+	refused  error // why there was no answer to the question
+	steps    int   // how many it has
 	mu       sync.Mutex
 	progress *view.Progress
 	stop     func()
@@ -228,6 +231,7 @@ func (v *applyView) confirm(result *reconcile.PlanResult) (bool, error) {
 	var err error
 	if !yes {
 		yes, err = r.ask(v.destroy)
+		v.refused = err
 	}
 	if yes {
 		v.mu.Lock()
