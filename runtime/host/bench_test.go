@@ -63,7 +63,7 @@ func BenchmarkCreateStart(b *testing.B) {
 			return
 		}
 		slices.Sort(d)
-		b.Logf("%-10s p50 %8.2f ms  p99 %8.2f ms", name, d[len(d)/2].Seconds()*1e3, d[len(d)*99/100].Seconds()*1e3)
+		fmt.Printf("%-14s p50 %8.2f ms  p99 %8.2f ms\n", name, d[len(d)/2].Seconds()*1e3, d[len(d)*99/100].Seconds()*1e3)
 	}
 	report("create+start", ours)
 	report("runc run -d", theirs)

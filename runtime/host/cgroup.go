@@ -369,6 +369,9 @@ func (t *cgroupTree) setLimits(id string, l runtime.Limits) error {
 func (t *cgroupTree) limitsHold(id string, l runtime.Limits) (bool, error) {
 	read := func(controller, file string) (string, error) {
 		b, err := os.ReadFile(filepath.Join(t.dir(id, controller), file))
+		if errors.Is(err, os.ErrNotExist) && t.v2 { // the controller is not switched on
+			return "max", nil
+		}
 		return strings.TrimSpace(string(b)), err
 	}
 	page := int64(os.Getpagesize())
@@ -393,7 +396,7 @@ func (t *cgroupTree) limitsHold(id string, l runtime.Limits) (bool, error) {
 		}
 		got, err = read("", "cpu.max")
 		f := strings.Fields(got)
-		return len(f) == 2 && f[0] == quota, err
+		return len(f) > 0 && f[0] == quota, err
 	}
 	if got, err = read("memory", "memory.limit_in_bytes"); err != nil {
 		return false, err

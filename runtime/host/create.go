@@ -61,6 +61,13 @@ func (h *Host) Create(ctx context.Context, in runtime.Instance) (p runtime.Proce
 		return p, err
 	}
 	tree.warm()
+	// Its user namespace takes as long as the layer; an error shows when it is used.
+	prepared := make(chan struct{})
+	go func() {
+		defer close(prepared)
+		h.ids.get(in.IDs)
+	}()
+	defer func() { <-prepared }()
 	if known || tree.exists(in.ID) {
 		// What an earlier life, or a Create that was cut off, has left.
 		if err := h.takeDown(ctx, in.ID, runtime.Process{}); err != nil {
@@ -83,6 +90,7 @@ func (h *Host) Create(ctx context.Context, in runtime.Instance) (p runtime.Proce
 		return p, err
 	}
 	t = h.phase("layer", t)
+	<-prepared
 	src, err := h.openSources(in)
 	if err != nil {
 		return p, err
@@ -328,6 +336,9 @@ func (h *Host) launch(in runtime.Instance, src *sources, tree *cgroupTree) (pid 
 		return 0, fmt.Errorf("cannot make the outcome file of instance %s: %w", in.ID, err)
 	}
 	defer outcome.Close()
+	// Room for its few lines, so that they can be written on a full disk too. File
+	// systems that cannot promise it take their chance.
+	_ = unix.Fallocate(int(outcome.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, 4096)
 	// Opened for both, so that opening does not wait and the line stays readable
 	// as long as PID 1 holds it.
 	fd, err := unix.Open(filepath.Join(h.runDir(in.ID), "status"), unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)

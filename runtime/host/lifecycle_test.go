@@ -36,6 +36,31 @@ func TestFilesLogAndOutcomeOutliveTheProcess(t *testing.T) {
 	}
 }
 
+// TestLogIsWholeAndNotTheWorkloads: programs open /dev/stdout anew, as another
+// user too, and write a lot right before they end.
+func TestLogIsWholeAndNotTheWorkloads(t *testing.T) {
+	w := newWorld(t)
+	in := w.instance(1, `echo one
+echo two > /dev/stderr
+echo three >> /dev/stdout
+chroot --userspec=1000:1000 / sh -c 'echo four > /proc/self/fd/2'
+truncate -s 0 /proc/self/fd/1 2>/dev/null
+perl -e 'print "x" x 99, "\n" for 1..5000'
+(sleep 1000 &)
+echo last`)
+	p := w.start(in)
+	w.must(w.h.WaitExit(w.ctx, in.ID, p))
+	want := "one\ntwo\nthree\nfour\n" + strings.Repeat(strings.Repeat("x", 99)+"\n", 5000) + "last\n"
+	if got := w.log(in.ID); got != want {
+		t.Errorf("log of %d bytes, want %d: %.80q", len(got), len(want), got)
+	}
+	var st unix.Stat_t
+	w.must(unix.Stat(filepath.Join(w.h.instanceDir(in.ID), "log"), &st))
+	if st.Uid != 0 || st.Mode&0o777 != 0o600 {
+		t.Errorf("the log belongs to %d, mode %o", st.Uid, st.Mode)
+	}
+}
+
 func TestStopAsksThenKills(t *testing.T) {
 	w := newWorld(t)
 	polite := w.instance(1, "trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.01; done")

@@ -1,7 +1,8 @@
 /*
  * pinit is PID 1 of every sandbox. It starts one command, hands signals on to
- * it, reaps whatever is orphaned, and writes down how the command ended, so
- * that the outcome is found even when no other process of ours is alive.
+ * it, copies its output to the log, reaps whatever is orphaned, and writes down
+ * how the command ended, so that log and outcome are found even when no other
+ * process of ours is alive.
  *
  *   pinit init OUTCOME FILTER STATUS CMD...   as PID 1
  *   pinit exec FILTER STATUS CMD...           a further process: no reaping
@@ -11,6 +12,11 @@
  * holds an array of struct sock_filter. STATUS receives one line:
  * "ok", or "exec ERRNO" when the command could not be executed, or
  * "fail STEP ERRNO" when pinit itself could not do its work.
+ *
+ * As PID 1 its standard output is the log file. The command gets a pipe for both
+ * standard output and error: programs open /dev/stderr anew, which of a file
+ * would need permission and cut it to nothing, and the log is not theirs to
+ * change. What does not fit on the disk is dropped.
  *
  * OUTCOME must be opened O_APPEND. Its lines, times in nanoseconds since 1970:
  *   start TIME                        the command was executed
@@ -25,9 +31,12 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -185,21 +194,79 @@ static int run_exec(char **argv)
 
 /* Only kill(2) and its kin give SI_USER, and then it is the kernel that fills in
  * the sender: 0 when it has no PID here. Queued signals can claim anything. */
-static int from_outside(const siginfo_t *si)
+static int from_outside(const struct signalfd_siginfo *si)
 {
-	return si->si_code == SI_USER && si->si_pid == 0;
+	return si->ssi_code == SI_USER && si->ssi_pid == 0;
+}
+
+/* copy moves what one read gives from the pipe to the log. 0: nothing came. */
+static int copy(int from)
+{
+	static char buf[16384];
+	ssize_t n = read(from, buf, sizeof buf), off = 0;
+
+	if (n <= 0)
+		return n < 0 && errno == EINTR;
+	while (off < n) {
+		ssize_t w = write(1, buf + off, (size_t)(n - off));
+		if (w < 0 && errno == EINTR)
+			continue;
+		if (w <= 0)
+			break;
+		off += w;
+	}
+	return 1;
+}
+
+static pid_t child;
+static int last; /* the last signal from outside */
+
+/* pass_on takes one signal off the queue. 0: there was none. */
+static int pass_on(int signals)
+{
+	struct signalfd_siginfo si;
+	int sig;
+
+	if (read(signals, &si, sizeof si) != sizeof si)
+		return errno == EINTR;
+	sig = (int)si.ssi_signo;
+	if (sig == SIGCHLD)
+		return 1;
+	if (from_outside(&si)) {
+		if (sig == KILL_REQUEST)
+			sig = SIGKILL;
+		last = sig;
+	}
+	if (child > 0)
+		kill(child, sig);
+	return 1;
+}
+
+/* reap collects the dead and tells whether the command is among them. */
+static int reap(int *status)
+{
+	int st, ended = 0;
+	pid_t p;
+
+	while ((p = waitpid(-1, &st, WNOHANG)) > 0) {
+		if (p == child && (WIFEXITED(st) || WIFSIGNALED(st))) {
+			*status = st;
+			ended = 1;
+			child = 0; /* its number may be another's from now on */
+		}
+	}
+	return ended;
 }
 
 static int run_init(char **argv)
 {
 	sigset_t all, none;
-	int outcome, filter, code, sig, st;
-	pid_t p;
+	int outcome, filter, signals, output[2], st, sig, code, i;
 	/* static, so that what vfork's child does cannot touch them in registers */
 	static volatile int exec_errno;
-	static int last;
-	static pid_t child;
+	static int out_end;
 	static char **command;
+	struct pollfd fds[2];
 
 	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 	status_fd = fd_arg(argv[2]);
@@ -210,6 +277,15 @@ static int run_init(char **argv)
 	sigfillset(&all);
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &all, 0);
+	signals = signalfd(-1, &all, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (signals < 0)
+		fail("signals");
+	if (pipe2(output, O_CLOEXEC) < 0)
+		fail("pipe");
+	out_end = output[1];
+	/* Whoever has the pipe may open it again, under another user too. */
+	fchmod(out_end, 0666);
+	fcntl(output[0], F_SETFL, O_NONBLOCK);
 	install_filter(filter);
 
 	/* vfork: we run again only once the child has executed or given up, and
@@ -218,8 +294,10 @@ static int run_init(char **argv)
 	if (child < 0)
 		fail("fork");
 	if (child == 0) {
-		sigprocmask(SIG_SETMASK, &none, 0);
-		execvp(command[0], command);
+		if (dup2(out_end, 1) >= 0 && dup2(out_end, 2) >= 0) {
+			sigprocmask(SIG_SETMASK, &none, 0);
+			execvp(command[0], command);
+		}
 		exec_errno = errno;
 		_exit(127);
 	}
@@ -233,6 +311,7 @@ static int run_init(char **argv)
 		flush(status_fd);
 		_exit(exec_errno == ENOENT ? 127 : 126);
 	}
+	close(out_end);
 	put("start");
 	now();
 	flush(outcome);
@@ -241,45 +320,38 @@ static int run_init(char **argv)
 	close(status_fd);
 	status_fd = -1;
 
+	fds[0].fd = signals;
+	fds[1].fd = output[0];
+	fds[0].events = fds[1].events = POLLIN;
 	for (;;) {
-		siginfo_t si;
-
-		sig = sigwaitinfo(&all, &si);
-		if (sig < 0)
+		if (poll(fds, 2, -1) < 0)
 			continue;
-		if (sig != SIGCHLD) {
-			if (from_outside(&si)) {
-				if (sig == KILL_REQUEST)
-					sig = SIGKILL;
-				last = sig;
-			}
-			kill(child, sig);
+		if (fds[1].revents & POLLIN)
+			copy(output[0]);
+		else if (fds[1].revents)
+			fds[1].fd = -1; /* nobody can write to it any more */
+		if (!fds[0].revents)
 			continue;
-		}
-		while ((p = waitpid(-1, &st, WNOHANG)) > 0) {
-			if (p != child || !(WIFEXITED(st) || WIFSIGNALED(st)))
-				continue;
-			sig = WIFSIGNALED(st) ? WTERMSIG(st) : 0;
-			code = sig ? 128 + sig : WEXITSTATUS(st);
-			/* A signal that arrived together with the end of the
-			 * child is still pending: take note of it. */
-			{
-				struct timespec zero = {0, 0};
-				int s;
-
-				while ((s = sigtimedwait(&all, &si, &zero)) > 0)
-					if (s != SIGCHLD && from_outside(&si))
-						last = s == KILL_REQUEST ? SIGKILL : s;
-			}
-			put("exit");
-			num(code);
-			num(sig);
-			num(last);
-			now();
-			flush(outcome);
-			_exit(code);
-		}
+		while (pass_on(signals))
+			;
+		if (reap(&st))
+			break;
 	}
+	/* Signals that came together with the end, and the last output. Others of
+	 * the sandbox may go on writing, so there is a limit. */
+	while (pass_on(signals))
+		;
+	for (i = 0; i < 256 && copy(output[0]); i++)
+		;
+	sig = WIFSIGNALED(st) ? WTERMSIG(st) : 0;
+	code = sig ? 128 + sig : WEXITSTATUS(st);
+	put("exit");
+	num(code);
+	num(sig);
+	num(last);
+	now();
+	flush(outcome);
+	_exit(code);
 }
 
 int main(int argc, char **argv)
