@@ -83,7 +83,9 @@ func (f *follower) look(ctx context.Context) {
 	}
 	stamp := f.stampNow()
 	f.mu.Lock()
-	if !f.settled || stamp != f.stamp {
+	// What could not be applied may want files that the stamp does not know of,
+	// because they were not there to be read.
+	if !f.settled || stamp != f.stamp || f.failed != "" {
 		f.load(stamp)
 	}
 	source, settled := f.source, f.settled

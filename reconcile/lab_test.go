@@ -487,13 +487,15 @@ func (l *lab) keep(e *Engine) *keeper {
 	ready, over := make(chan struct{}), make(chan error, 1)
 	go func() { over <- a.loop(ctx, func() { close(ready) }) }()
 	<-ready
-	return &keeper{a, func() {
+	k := &keeper{a, sync.OnceFunc(func() {
 		cancel()
 		if err := <-over; err != nil {
 			l.t.Errorf("agent: %v", err)
 		}
 		e.nudge = nil
-	}}
+	})}
+	l.t.Cleanup(k.stop)
+	return k
 }
 
 // sleep lets virtual time pass.
