@@ -334,15 +334,27 @@ func abandon(env *testscript.Env) {
 	if err == nil && len(left) == 0 {
 		return
 	}
+	// Any valid configuration will do for a destroy of what is recorded; the
+	// script's own may be broken on purpose.
+	dir := filepath.Join(env.WorkDir, "abandoned")
 	program, err := os.Executable()
+	if err == nil {
+		err = os.MkdirAll(dir, 0o755)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "main.hcl"), []byte("image \"none\" {\n  source = \"host\"\n}\n"), 0o644)
+	}
 	if err != nil {
 		env.T().Log("cannot clean up: ", err)
 		return
 	}
 	cmd := exec.Command(program)
 	cmd.Args = []string{"pinfold", "destroy", "-auto-approve", "-take-over"}
-	cmd.Dir = filepath.Join(env.WorkDir, "conf")
+	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), scriptHelper+"=1", "PINFOLD_STATE_DIR="+env.Getenv("PINFOLD_STATE_DIR"), "PINFOLD_RUN_DIR="+env.Getenv("PINFOLD_RUN_DIR"), "PINFOLD_HOST_CONFIG="+env.Getenv("PINFOLD_HOST_CONFIG"))
 	out, err := cmd.CombinedOutput()
 	env.T().Log(fmt.Sprintf("left behind: %q; destroy: %v\n%s", left, err, out))
+	if left, err := leftAtLast(env.Getenv("PINFOLD_STATE_DIR"), env.Getenv("PINFOLD_RUN_DIR")); err != nil || len(left) > 0 {
+		env.T().Log(fmt.Sprintf("STILL on the host: %q, %v", left, err))
+	}
 }
