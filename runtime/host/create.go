@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/moby/sys/capability"
@@ -61,13 +62,18 @@ func (h *Host) Create(ctx context.Context, in runtime.Instance) (p runtime.Proce
 		return p, err
 	}
 	tree.warm()
-	// Its user namespace takes as long as the layer; an error shows when it is used.
-	prepared := make(chan struct{})
+	// Making the user namespace takes longer than the layer: it goes on beside it.
+	type made struct {
+		ns  *os.File
+		err error
+	}
+	userns := make(chan made, 1)
 	go func() {
-		defer close(prepared)
-		h.ids.get(in.IDs)
+		ns, err := newUserNamespace(h.pinit, in.IDs)
+		userns <- made{ns, err}
 	}()
-	defer func() { <-prepared }()
+	ids := sync.OnceValue(func() made { return <-userns })
+	defer func() { ids().ns.Close() }() // harmless on nil
 	if known || tree.exists(in.ID) {
 		// What an earlier life, or a Create that was cut off, has left.
 		if err := h.takeDown(ctx, in.ID, runtime.Process{}); err != nil {
@@ -90,8 +96,11 @@ func (h *Host) Create(ctx context.Context, in runtime.Instance) (p runtime.Proce
 		return p, err
 	}
 	t = h.phase("layer", t)
-	<-prepared
-	src, err := h.openSources(in)
+	if err := ids().err; err != nil {
+		return p, err
+	}
+	t = h.phase("user namespace", t)
+	src, err := h.openSources(in, ids().ns)
 	if err != nil {
 		return p, err
 	}

@@ -60,7 +60,6 @@ type Options struct {
 type Host struct {
 	opts Options
 	boot string
-	ids  idmaps
 	net  *network.Net
 
 	readyMu sync.Mutex
@@ -164,7 +163,7 @@ func (h *Host) ready() error {
 		if err != nil {
 			return err
 		}
-		h.pinit, h.ids.pinit = f, f
+		h.pinit = f
 	}
 	if h.stage == nil {
 		s, err := newStage(h.opts.StateDir, h.opts.RunDir)
@@ -189,7 +188,6 @@ func (h *Host) Close() error {
 		h.pinit = nil
 	}
 	h.readyMu.Unlock()
-	h.ids.close()
 	h.mu.Lock()
 	for k, f := range h.filters {
 		f.Close()

@@ -4,70 +4,18 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"sync"
 	"syscall"
 
 	"pinfold/runtime"
 )
 
-// idmaps keeps a user namespace for every id range in use, so that mounts can
-// be shown under the range's ids. A namespace is made by a process that lives
-// only for that, and stays as long as its descriptor is open.
-type idmaps struct {
-	pinit *os.File
-
-	mu   sync.Mutex
-	open map[runtime.IDRange]*os.File
-}
-
-// get returns the namespace of a range, nil for none.
-func (m *idmaps) get(r runtime.IDRange) (*os.File, error) {
+// newUserNamespace makes a user namespace for an id range, so that mounts can be
+// shown under the range's ids; nil for the empty range. A process makes it that
+// lives only for that; the namespace stays as long as the file is open.
+func newUserNamespace(pinit *os.File, r runtime.IDRange) (*os.File, error) {
 	if r == (runtime.IDRange{}) {
 		return nil, nil
 	}
-	m.mu.Lock()
-	ns := m.open[r]
-	m.mu.Unlock()
-	if ns != nil {
-		return ns, nil
-	}
-	ns, err := newUserNamespace(m.pinit, r)
-	if err != nil {
-		return nil, err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if other := m.open[r]; other != nil {
-		ns.Close()
-		return other, nil
-	}
-	if m.open == nil {
-		m.open = map[runtime.IDRange]*os.File{}
-	}
-	m.open[r] = ns
-	return ns, nil
-}
-
-// drop forgets a range, for instances that go for good.
-func (m *idmaps) drop(r runtime.IDRange) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if ns := m.open[r]; ns != nil {
-		ns.Close()
-		delete(m.open, r)
-	}
-}
-
-func (m *idmaps) close() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, ns := range m.open {
-		ns.Close()
-	}
-	m.open = nil
-}
-
-func newUserNamespace(pinit *os.File, r runtime.IDRange) (*os.File, error) {
 	rd, wr, err := os.Pipe()
 	if err != nil {
 		return nil, err

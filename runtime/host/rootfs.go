@@ -47,11 +47,7 @@ func (s *sources) Close() {
 	}
 }
 
-func (h *Host) openSources(in runtime.Instance) (s *sources, err error) {
-	ids, err := h.ids.get(in.IDs)
-	if err != nil {
-		return nil, err
-	}
+func (h *Host) openSources(in runtime.Instance, ids *os.File) (s *sources, err error) {
 	layers, err := h.lower(in.Image)
 	if err != nil {
 		return nil, err

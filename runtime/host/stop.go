@@ -208,13 +208,10 @@ func (h *Host) Remove(ctx context.Context, id string) error {
 	if err := h.takeDown(ctx, id, runtime.Process{}); err != nil {
 		return err
 	}
-	if known {
-		if rec.Carrying != "" {
-			if err := h.giveBack(id, rec.Carrying); err != nil {
-				return err
-			}
+	if known && rec.Carrying != "" {
+		if err := h.giveBack(id, rec.Carrying); err != nil {
+			return err
 		}
-		h.ids.drop(rec.Instance.IDs)
 	}
 	h.mu.Lock()
 	delete(h.gates, id)
