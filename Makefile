@@ -12,7 +12,7 @@ TAGS    := netgo,osusergo,urfave_cli_no_template
 all: build
 
 build: deps $(PINIT)
-	$(GO) build -trimpath -tags $(TAGS) -ldflags "-s -w" -o bin/pinfold ./cmd/pinfold
+	$(GO) build -trimpath -tags $(TAGS) -ldflags '-s -w -linkmode external -extldflags "-static"' -o bin/pinfold ./cmd/pinfold
 
 $(PINIT): runtime/host/pinit/src/pinit.c runtime/host/pinit/Makefile
 	$(MAKE) -C runtime/host/pinit
