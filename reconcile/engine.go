@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	goruntime "runtime"
 	"sync"
 	"time"
 
@@ -142,18 +143,22 @@ func (e *Engine) load() error {
 		Outputs:   map[string]*config.Output{},
 		Ended:     map[string]*plan.Ended{},
 	}
+	var decode []func() error
 	err := e.store.View(func(tx state.Tx) error {
 		r.Serial = tx.Serial()
 		return errors.Join(
-			loadBucket(tx, state.Sandboxes, r.Sandboxes),
-			loadBucket(tx, state.Networks, r.Networks),
-			loadBucket(tx, state.Volumes, r.Volumes),
-			loadBucket(tx, state.Images, r.Images),
-			loadBucket(tx, state.Outputs, r.Outputs),
-			loadBucket(tx, state.Ended, r.Ended),
+			loadBucket(tx, state.Sandboxes, r.Sandboxes, &decode),
+			loadBucket(tx, state.Networks, r.Networks, &decode),
+			loadBucket(tx, state.Volumes, r.Volumes, &decode),
+			loadBucket(tx, state.Images, r.Images, &decode),
+			loadBucket(tx, state.Outputs, r.Outputs, &decode),
+			loadBucket(tx, state.Ended, r.Ended, &decode),
 		)
 	})
 	if err != nil {
+		return err
+	}
+	if err := side(decode); err != nil {
 		return err
 	}
 	e.records = r
@@ -161,15 +166,36 @@ func (e *Engine) load() error {
 	return nil
 }
 
-func loadBucket[T any](tx state.Tx, bucket string, into map[string]*T) error {
+// loadBucket reads a bucket's documents into new records, which decode fills.
+func loadBucket[T any](tx state.Tx, bucket string, into map[string]*T, decode *[]func() error) error {
 	return tx.Each(bucket, func(key string, doc []byte) error {
 		v := new(T)
-		if err := json.Unmarshal(doc, v); err != nil {
-			return fmt.Errorf("state %s: document %q cannot be read: %w; restore a backup of state.db", bucket, key, err)
-		}
 		into[key] = v
+		*decode = append(*decode, func() error {
+			if err := json.Unmarshal(doc, v); err != nil {
+				return fmt.Errorf("state %s: document %q cannot be read: %w; restore a backup of state.db", bucket, key, err)
+			}
+			return nil
+		})
 		return nil
 	})
+}
+
+// side runs the list on all processors, cut into even parts, and returns the
+// errors.
+func side(list []func() error) error {
+	parts := goruntime.GOMAXPROCS(0)
+	errs := make([]error, parts)
+	var wg sync.WaitGroup
+	for i := range parts {
+		wg.Go(func() {
+			for _, do := range list[i*len(list)/parts : (i+1)*len(list)/parts] {
+				errs[i] = errors.Join(errs[i], do())
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
 }
 
 // snapshot is the records as they are now, safe to read while lanes go on:

@@ -498,6 +498,19 @@ func (l *lab) keep(e *Engine) *keeper {
 	return k
 }
 
+// looks are how often the agent looked at everything and at one sandbox.
+func (k *keeper) looks() (all, one int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.passes, k.glances
+}
+
+func (m *mortal) commits() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.countN
+}
+
 // sleep lets virtual time pass.
 func sleep(d time.Duration) { time.Sleep(d); synctest.Wait() }
 
