@@ -109,5 +109,15 @@ func commandError(image runtime.Image, command string, e unix.Errno) error {
 	case unix.ENOEXEC:
 		why = "not a program this kernel can run (a script needs a #! line)"
 	}
-	return fmt.Errorf("image %q: cannot execute %q: %s; set command: %w", name, command, why, runtime.ErrCommand)
+	return &commandFailure{text: fmt.Sprintf("image %q: cannot execute %q: %s; set command", name, command, why), errno: e}
 }
+
+// commandFailure is runtime.ErrCommand with the kernel's reason, by which a
+// caller tells "not found" from "not executable".
+type commandFailure struct {
+	text  string
+	errno unix.Errno
+}
+
+func (f *commandFailure) Error() string   { return f.text }
+func (f *commandFailure) Unwrap() []error { return []error{runtime.ErrCommand, f.errno} }
