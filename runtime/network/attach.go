@@ -213,6 +213,8 @@ func (n *Net) connect(r *route, p place, ns *os.File) error {
 	if err := n.route.addVeth(p.port, markMAC(n.instanceMark(p.id)), int(ns.Fd()), p.mac); err != nil {
 		return fmt.Errorf("cannot make veth pair %s: %w", p.port, err)
 	}
+	// The name is this link's now: whoever waits for its predecessor has seen it go.
+	n.leaving.remove(p.port)
 	return nil
 }
 

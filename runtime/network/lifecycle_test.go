@@ -514,6 +514,43 @@ func TestRestartKeepsTheName(t *testing.T) {
 	h.whole(w, b)
 }
 
+// Close waits for links that are about to go, and for no link that took the name of
+// one since: that one stays.
+func TestCloseDoesNotWaitForARestartedSandbox(t *testing.T) {
+	h := newHost(t)
+	w := h.network(1, false)
+	b := h.sandbox(w, 11)
+	b.ns.Close()
+	if err := h.Detach(context.Background(), b.id, &b.net, nil); err != nil {
+		t.Fatal(err)
+	}
+	port, err := h.portName(b.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// As Detach does when the kernel takes longer over it than Detach itself.
+	h.leaving.add(port)
+	waitFor(t, "the old link to go", func() bool {
+		_, found, err := h.route.link(port)
+		return err == nil && !found
+	})
+	h.boxes = nil
+	b = h.sandbox(w, 11)
+	if left := h.leaving.names(); len(left) > 0 {
+		t.Errorf("Close would wait for %v", left)
+	}
+	n, err := Open(h.shortID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := h.Net
+	h.Net = n
+	if err := old.Close(); err != nil {
+		t.Errorf("close beside a restarted sandbox: %v", err)
+	}
+	h.whole(w, b)
+}
+
 // A failing Detach-and-retry of one sandbox must not take another's port.
 func TestDetachLeavesOthersPorts(t *testing.T) {
 	h := newHost(t)
