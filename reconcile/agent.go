@@ -264,6 +264,9 @@ func (a *agent) pass(ctx context.Context) error {
 func (a *agent) quiet(ctx context.Context, rec *plan.Sandbox, seen *sight) {
 	a.watch(ctx, rec)
 	wake := a.wakeOf(rec, seen)
+	if settled(rec, a.now()) {
+		wake = a.now()
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.paces, rec.Address)
@@ -397,7 +400,7 @@ func (a *agent) keep(ctx context.Context, address string, f *found) (did bool, w
 		return false, time.Time{}, nil
 	}
 	if doomed(rec) && !a.now().Before(rec.Retry.NextAt) {
-		return true, time.Time{}, a.removeDoomed(ctx, copySandbox(rec))
+		return true, time.Time{}, a.removeLate(ctx, copySandbox(rec))
 	}
 	if f == nil || f.rec != rec {
 		return a.converge(ctx, address)

@@ -184,8 +184,12 @@ func (r *run) recreate(ctx context.Context, rec *plan.Sandbox, c plan.Change, w 
 // everything else; the host is told of limits and ports. When the host refuses,
 // the record is what it was, and the next plan shows the change again.
 func (r *run) update(ctx context.Context, old, rec *plan.Sandbox, c plan.Change) error {
-	if err := r.reserve(ctx, rec); err != nil {
-		return r.stepFailed(old, nil, fmt.Errorf("cannot update %s: %w", rec.Address, err), nil)
+	// Without a process, an address on a network that is not there yet has time
+	// until the next start.
+	if live(rec) || r.networkThere(rec) {
+		if err := r.reserve(ctx, rec); err != nil {
+			return r.stepFailed(old, nil, fmt.Errorf("cannot update %s: %w", rec.Address, err), nil)
+		}
 	}
 	w := &write{bump: true}
 	w.sandbox(copySandbox(rec)).event(r.eventOf(rec, "update", c.Cause, ""))
@@ -220,6 +224,14 @@ func (r *run) update(ctx context.Context, old, rec *plan.Sandbox, c plan.Change)
 		old.Instance.RunningSpec = old.Generation
 	}
 	return r.stepFailed(old, in, err, &write{bump: true})
+}
+
+func (e *Engine) networkThere(rec *plan.Sandbox) bool {
+	if rec.Spec.Network == nil {
+		return true
+	}
+	_, ok := e.network(rec.Spec.Network.Name)
+	return ok
 }
 
 // sameOnHost tells whether an update changes nothing that the host knows of.

@@ -471,7 +471,20 @@ func (e *actor) sweep(ctx context.Context, address string) error {
 	if !ok || !doomed(rec) {
 		return nil
 	}
-	return e.removeDoomed(ctx, rec)
+	return e.removeLate(ctx, rec)
+}
+
+// removeLate is removeDoomed on its own, not as the first part of a create: when
+// it works nothing is failing any more.
+func (e *actor) removeLate(ctx context.Context, rec *plan.Sandbox) error {
+	if err := e.removeDoomed(ctx, rec); err != nil {
+		return err
+	}
+	if rec.Instance == nil || rec.Retry.Error == "" {
+		return nil
+	}
+	worked(rec)
+	return e.commit((&write{}).sandbox(copySandbox(rec)))
 }
 
 // removeDoomed removes all doomed instances except the one whose layer is still

@@ -254,7 +254,19 @@ func (e *actor) converge(ctx context.Context, address string) (did bool, wake ti
 		Records: records, Observed: now.Observed, Now: e.now(), Trigger: plan.Keep, Limits: e.limits(),
 	})
 	changes := ofSandbox(p, address)
+	if len(changes) == 0 && settled(rec, e.now()) {
+		rec = copySandbox(rec)
+		worked(rec)
+		return false, p.WakeAt, e.commit((&write{}).sandbox(rec))
+	}
 	return len(changes) > 0, p.WakeAt, e.carryOut(ctx, changes)
+}
+
+// settled tells whether what failed once is not wanted any more: it could be
+// tried again, and is not.
+func settled(rec *plan.Sandbox, now time.Time) bool {
+	phase := phaseOf(rec)
+	return rec.Retry.Error != "" && !now.Before(rec.Retry.NextAt) && phase != plan.Pending && phase != plan.Failed
 }
 
 // carryOut runs changes of one sandbox, whose lane the caller holds.
