@@ -50,12 +50,13 @@ type Change struct {
 	Action      Action `json:"action"`
 	Origin      Origin `json:"origin"`
 	Cause       string `json:"cause"`       // "image changed", "process gone: killed from outside"
-	Consequence string `json:"consequence"` // "update in place, keeps running"
+	Consequence string `json:"consequence"` // what will be, after "will be": "updated in place, keeps running"
 
 	Before       json.RawMessage `json:"before,omitempty"` // recorded spec
 	After        json.RawMessage `json:"after,omitempty"`  // desired spec; unknown values absent
 	Unknown      []string        `json:"unknown,omitempty"`
-	Diff         []Diff          `json:"diff,omitempty"` // leaf differences of Before and After, by path
+	Defaults     []string        `json:"defaults,omitempty"` // create: paths of After that nobody wrote
+	Diff         []Diff          `json:"diff,omitempty"`     // leaf differences of Before and After, by path
 	ReplacePaths []string        `json:"replace_paths,omitempty"`
 
 	// DependsOn names addresses, each with a change that stands before this one

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"maps"
 	"slices"
 	"strings"
 )
@@ -18,7 +19,7 @@ func (o *one) converge() {
 		o.approach()
 	}
 	if o.revive {
-		o.step(o.change(ActUpdate, FromHost, o.revivalCause(), "no longer expired"))
+		o.step(o.change(ActUpdate, FromHost, o.revivalCause(), "marked as no longer expired"))
 	}
 }
 
@@ -84,19 +85,8 @@ func (o *one) create(mode string) {
 
 // replace plans a new instance in place of the old one, which may be gone or failed.
 func (o *one) replace(mode string) {
-	consequence := "replaced: writable layer lost"
-	if len(o.spec.Volumes) > 0 {
-		names := make([]string, 0, len(o.spec.Volumes))
-		for n := range o.spec.Volumes {
-			names = append(names, n)
-		}
-		slices.Sort(names)
-		consequence += ", " + volumes(names) + " kept"
-	}
-	if mode == "suspended" || mode == "created" {
-		consequence += ", not started"
-	}
-	c := o.change(ActReplace, o.origin, o.cause, consequence)
+	consequence := "replaced: writable layer lost" + o.claimsKept()
+	c := o.change(ActReplace, o.origin, o.cause, consequence+ends(mode))
 	c.Then, c.NewLease, c.Reason = mode, o.newLease, "replaced"
 	if o.newLease {
 		if n := o.bothDeadlines(); n != "" {
@@ -109,6 +99,14 @@ func (o *one) replace(mode string) {
 		c.Diff, c.ReplacePaths = append(c.Diff, *f), append(c.ReplacePaths, f.Path)
 	}
 	o.step(c)
+}
+
+// claimsKept words what a new writable layer leaves alone.
+func (o *one) claimsKept() string {
+	if len(o.spec.Volumes) == 0 {
+		return ""
+	}
+	return ", " + volumes(slices.Sorted(maps.Keys(o.spec.Volumes))) + " kept"
 }
 
 func (o *one) memoryLost() []string {
@@ -127,10 +125,11 @@ func (o *one) recreate(mode, cause string, fresh bool) {
 	consequence := "recreated, files kept"
 	switch {
 	case fresh:
-		consequence = "recreated: writable layer lost"
+		consequence = "recreated: writable layer lost" + o.claimsKept()
 	case !o.seen.Layer:
-		consequence = "recreated: its writable layer is gone already"
+		consequence = "recreated on fresh files: its writable layer is gone" + o.claimsKept()
 	}
+	consequence += ends(mode)
 	if len(o.diffs) > 0 {
 		cause += "; " + o.cause
 	}
@@ -147,7 +146,7 @@ func (o *one) failed(mode string) {
 	}
 	if o.w.in.Trigger == Keep {
 		o.w.note(a + " " + why + "; apply recreates it")
-		o.update("")
+		o.update("updated")
 		return
 	}
 	o.recreate(mode, why, false)
@@ -158,10 +157,10 @@ func (o *one) lost(mode string) {
 	cause := o.lostCause()
 	switch o.spec.Lifetime.OnLost {
 	case "retain":
-		o.update(": recorded, it is lost and retained")
+		o.update("updated, stays lost")
 		w.note(a + " is lost and retained (on_lost); -replace=" + a + " makes it anew")
 	case "delete":
-		o.update("")
+		o.update("updated")
 		c := o.change(ActDelete, FromHost, cause, destruction(o.spec))
 		c.Before, c.Reason, c.Volumes = encode(&o.rec.Spec), "lost", dyingClaims(o.spec)
 		w.add(c)
@@ -185,13 +184,18 @@ func (o *one) stopped(mode string) {
 	waits := !rests && up && o.st.StoppedBy == ByKilled && o.backsOff()
 	if len(o.diffs) > 0 {
 		consequence := "updated"
-		if o.class == Restart && (!up || rests || waits) {
+		switch stays := !up || rests || waits; {
+		case o.class == Restart && stays:
 			consequence = "updated, takes effect at the next start"
+		case o.class == InPlace && stays:
+			consequence = "updated in place, stays stopped"
+		case o.class == InPlace:
+			consequence = "updated in place"
 		}
 		o.step(o.change(ActUpdate, o.origin, o.cause, consequence))
 	}
 	if claims := o.goneClaims(); len(claims) > 0 {
-		o.remakeClaims(claims, "made again, empty: their data is lost")
+		o.remakeClaims(claims)
 	}
 	switch {
 	case !up:
@@ -203,7 +207,7 @@ func (o *one) stopped(mode string) {
 		cause, origin := o.startCause(mode)
 		o.step(o.change(ActStart, origin, cause, "started on the same files"))
 		if mode == "paused" {
-			o.step(o.change(ActPause, origin, o.modeCause(mode), "frozen: same processes"))
+			o.step(o.change(ActPause, origin, o.modeCause(mode), "paused, processes and memory kept"))
 		}
 		return
 	}
@@ -222,39 +226,34 @@ func (o *one) endedAt() string {
 // alive plans for a sandbox with a process.
 func (o *one) alive(mode string) {
 	phase := o.st.Phase
-	keeps := mode != "suspended" // the process is wanted
+	stays := mode != "suspended" // the process is wanted
 	gone := o.goneClaims()
 	missing := slices.DeleteFunc(slices.Clone(o.seen.Missing), func(m string) bool { return m == "rootfs" || m == "cgroup" })
 	broken := len(missing) < len(o.seen.Missing)
 	behind := o.rec.Instance.RunningSpec > 0 && o.rec.Instance.RunningSpec < o.rec.Generation && o.st.Rebind == ""
 
-	if keeps && (o.class == Restart || broken || behind || len(gone) > 0 || o.remadeVolume() != "") {
+	if stays && (o.class == Restart || broken || behind || len(gone) > 0 || o.remadeVolume() != "") {
 		o.restart(mode, broken, behind, gone)
 		return
 	}
 	if len(o.diffs) > 0 {
-		consequence := "updated in place, keeps running"
+		consequence := "updated in place"
 		switch {
-		case !keeps:
-			consequence = "updated"
-			if o.class == Restart {
-				consequence = "updated, takes effect at the next start"
-			}
-		case phase == Created, o.modeChanged:
-			consequence = "updated in place"
-		case phase == Paused:
-			consequence = "updated in place, stays paused"
+		case !stays && o.class == Restart:
+			consequence = "updated, takes effect at the next start"
+		case stays && !o.modeChanged:
+			consequence += keeps(phase)
 		}
 		o.step(o.change(ActUpdate, o.origin, o.cause, consequence))
 	}
-	if keeps && len(missing) > 0 {
-		c := o.change(ActRepair, FromHost, strings.Join(missing, ", ")+" missing", "repaired in place, process kept")
+	if stays && len(missing) > 0 {
+		c := o.change(ActRepair, FromHost, strings.Join(missing, ", ")+" missing", "repaired in place"+keeps(phase))
 		c.Missing = missing
 		o.step(c)
 	}
 	o.toMode(mode)
-	if !keeps && len(gone) > 0 {
-		o.remakeClaims(gone, "made again, empty: their data is lost")
+	if !stays && len(gone) > 0 {
+		o.remakeClaims(gone)
 	}
 }
 
@@ -264,7 +263,7 @@ func (o *one) toMode(mode string) {
 	cause := o.modeCause(mode)
 	switch phase := o.st.Phase; {
 	case mode == "suspended":
-		o.step(o.change(ActSuspend, origin, cause, "suspended: its process ends, files kept"))
+		o.step(o.change(ActSuspend, origin, cause, "suspended: stopped, files kept"))
 	case mode == "created":
 	case phase == Created:
 		if origin == FromHost && o.hold == nil {
@@ -272,24 +271,21 @@ func (o *one) toMode(mode string) {
 		}
 		o.step(o.change(ActStart, origin, cause, "started"))
 		if mode == "paused" {
-			o.step(o.change(ActPause, origin, o.modeCause(mode), "frozen: same processes"))
+			o.step(o.change(ActPause, origin, o.modeCause(mode), "paused, processes and memory kept"))
 		}
 	case mode == "paused" && phase == Running:
-		o.step(o.change(ActPause, origin, cause, "frozen: same processes"))
+		o.step(o.change(ActPause, origin, cause, "paused, processes and memory kept"))
 	case mode == "running" && phase == Paused:
-		o.step(o.change(ActResume, origin, cause, "thawed: same processes"))
+		o.step(o.change(ActResume, origin, cause, "resumed, same processes"))
 	}
 }
 
 // restart plans a new process on the same files. One that never started its
 // command is recreated instead: there is nothing to stop.
 func (o *one) restart(mode string, broken, behind bool, gone []string) {
-	origin, cause, consequence := o.origin, o.cause, "updated, restarts the process, keeps files"
+	origin, cause, consequence := o.origin, o.cause, "restarted, files kept"
 	if o.class != Restart {
-		consequence = "restarted, keeps files"
-		if len(o.diffs) > 0 {
-			consequence = "updated, restarts the process, keeps files"
-		} else {
+		if len(o.diffs) == 0 {
 			origin = FromHost
 		}
 		switch {
@@ -297,21 +293,21 @@ func (o *one) restart(mode string, broken, behind bool, gone []string) {
 			cause = o.firstBroken() + " gone"
 		case len(gone) > 0:
 			cause = volumes(gone) + " gone"
-			consequence = "restarted on an empty " + volumes(gone) + ": its data is lost"
+			consequence = "restarted on " + emptied(gone)
 		case behind:
 			cause = "its process runs an older generation"
 		default:
 			cause = o.remadeVolume()
 		}
 	}
-	c := o.change(ActRestart, origin, cause, consequence)
+	c := o.change(ActRestart, origin, cause, consequence+ends(mode))
 	if o.st.Phase == Created {
 		c.Action = ActRecreate
-		c.Consequence = "recreated, files kept"
+		c.Consequence = "recreated, files kept" + ends(mode)
 	}
 	c.Then = mode
 	if len(gone) > 0 {
-		o.w.drift(o.rec.Address, volumes(gone)+" gone: its data is lost")
+		o.w.drift(o.rec.Address, volumes(gone)+" gone: "+lost(gone))
 	}
 	c.Notes = o.memoryLost()
 	o.step(c)
@@ -336,13 +332,22 @@ func (o *one) goneClaims() []string {
 	return out
 }
 
-func (o *one) remakeClaims(claims []string, consequence string) {
-	o.w.drift(o.rec.Address, volumes(claims)+" gone: its data is lost")
-	c := o.change(ActRepair, FromHost, volumes(claims)+" gone", consequence)
+func (o *one) remakeClaims(claims []string) {
+	o.w.drift(o.rec.Address, volumes(claims)+" gone: "+lost(claims))
+	c := o.change(ActRepair, FromHost, volumes(claims)+" gone", "given "+emptied(claims))
 	for _, n := range claims {
 		c.Missing = append(c.Missing, "volume "+n)
 	}
 	o.step(c)
+}
+
+// emptied words claims that are made again.
+func emptied(claims []string) string {
+	article := "an empty "
+	if len(claims) > 1 {
+		article = "empty "
+	}
+	return article + volumes(claims) + ": " + lost(claims)
 }
 
 // remadeVolume says which mounted volume is made again under the process.

@@ -63,7 +63,7 @@ func (w *walk) sandbox(a string) {
 		if w.in.Records.Ended[a] != nil && w.goes(a) {
 			_, cause := w.endReason(true)
 			w.add(Change{Address: a, Kind: "sandbox", Action: ActForget, Origin: FromFiles, Cause: cause,
-				Consequence: "forgotten: it had ended before"})
+				Consequence: "forgotten: it ended before"})
 		}
 	case rec == nil:
 		w.declare(a, d)
@@ -101,6 +101,7 @@ func (w *walk) declare(a string, d *config.Resource[config.Sandbox]) {
 	}
 	c := Change{Address: a, Kind: "sandbox", Action: ActCreate, Origin: FromFiles, Cause: "declared",
 		After: withoutUnknown(encode(spec), d.Unknown), Unknown: d.Unknown}
+	c.Defaults = defaults(spec, d.Sources)
 	if forced {
 		c.Cause = "-replace"
 	}
@@ -118,7 +119,7 @@ func creation(then string) string {
 	case "running":
 		return "created and started"
 	case "paused":
-		return "created, started and frozen"
+		return "created and started, then frozen"
 	case "suspended":
 		return "created without a process"
 	}
@@ -170,8 +171,9 @@ func (w *walk) capped(a string, spec *config.Sandbox, l Lease, d *config.Resourc
 			"The host's max_lifetime allows no sandbox without an end. Set shutdown_time or lifetime.ttl.", position(d))
 	case deadline.Sub(w.in.Now) > limit:
 		attribute := attributeOf(reason)
+		ends, last := stamps(deadline, w.in.Now.Add(limit))
 		w.fail(a, a+" would live longer than max_lifetime ("+words(limit)+")",
-			"Its "+attribute+" ends it at "+stamp(deadline)+"; the host allows nothing later than "+stamp(w.in.Now.Add(limit))+".", source(d, attribute))
+			"Its "+attribute+" ends it at "+ends+"; the host allows nothing later than "+last+".", source(d, attribute))
 	default:
 		return false
 	}
@@ -206,14 +208,16 @@ func (w *walk) decide(o *one) {
 		return
 	}
 	if w.goes(rec.Address) {
-		o.end()
+		if !o.end() {
+			w.stays[rec.Address] = "may not be destroyed"
+		}
 		return
 	}
-	if !o.want() {
+	if !o.want() || !o.date() {
 		w.stays[rec.Address] = "its change is refused"
 		return
 	}
-	o.date()
+	defer o.noteHold()
 	if o.expire() {
 		return
 	}
@@ -319,8 +323,9 @@ func (o *one) lostCause() string {
 	return "lost: process gone without an outcome"
 }
 
-// end plans the destruction of a sandbox that is no longer wanted.
-func (o *one) end() {
+// end plans the destruction of a sandbox that is no longer wanted; false when
+// it is refused.
+func (o *one) end() bool {
 	w, a := o.w, o.rec.Address
 	reason, cause := w.endReason(o.d == nil)
 	l := o.rec.Lifecycle
@@ -328,18 +333,22 @@ func (o *one) end() {
 		l = o.d.Lifecycle
 	}
 	if w.guarded(a, l, "destroyed", cause, position(o.d)) {
-		return
+		return false
 	}
 	c := o.change(ActDelete, FromFiles, cause, destruction(&o.rec.Spec))
 	c.Before, c.Reason, c.Volumes = encode(&o.rec.Spec), reason, dyingClaims(&o.rec.Spec)
 	w.add(c)
+	return true
 }
 
-func destruction(spec *config.Sandbox) string {
+func destruction(spec *config.Sandbox) string { return "destroyed: " + losses(spec) }
+
+// losses words the data that goes with a sandbox.
+func losses(spec *config.Sandbox) string {
 	if claims := dyingClaims(spec); len(claims) > 0 {
-		return "destroyed: writable layer and " + volumes(claims) + " lost"
+		return "writable layer and " + volumes(claims) + " lost"
 	}
-	return "destroyed: writable layer lost"
+	return "writable layer lost"
 }
 
 // dyingClaims are the claims that go with the sandbox, sorted.
@@ -437,14 +446,25 @@ func (o *one) want() bool {
 	case rec.Hold == nil:
 	case o.modeChanged:
 		o.hold = nil
-		w.add(o.change(ActRelease, FromFiles, "operating_mode changed", "no longer held "+rec.Hold.Mode))
+		w.add(o.change(ActRelease, FromFiles, "operating_mode changed", "released: no longer held "+rec.Hold.Mode))
 	case w.in.Options.ReleaseHolds:
 		o.hold, o.released = nil, true
-		w.add(o.change(ActRelease, FromFiles, "-release-holds", "no longer held "+rec.Hold.Mode))
-	default:
-		w.note(a + " is held " + rec.Hold.Mode + " by " + rec.Hold.By + " since " + clock(rec.Hold.At, w.in.Now) + "; apply keeps it")
+		w.add(o.change(ActRelease, FromFiles, "-release-holds", "released: no longer held "+rec.Hold.Mode))
 	}
 	return true
+}
+
+// noteHold says which hold stands over the declared mode and stays.
+func (o *one) noteHold() {
+	h := o.hold
+	if h == nil || o.w.leaves(o.rec.Address) {
+		return
+	}
+	text := o.rec.Address + " is held " + h.Mode + " by " + h.By + " since " + clock(h.At, o.w.in.Now)
+	if h.Reason != "" {
+		text += " (" + h.Reason + ")"
+	}
+	o.w.note(text + "; apply keeps it")
 }
 
 // movedAway reports whether the address reserved for a sandbox is none of its

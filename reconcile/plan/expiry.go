@@ -6,8 +6,8 @@ import (
 )
 
 // date works out the lease as it will be, and checks what the files say about
-// deadlines against the host's cap.
-func (o *one) date() {
+// deadlines against the host's cap; false when that refuses them.
+func (o *one) date() bool {
 	w, rec := o.w, o.rec
 	o.lease = rec.Lease.WithTTL(o.spec.Lifetime.TTL)
 	if o.newLease {
@@ -19,9 +19,10 @@ func (o *one) date() {
 			l = StartLease(o.spec, w.in.Now)
 		}
 		if deadline, _, dated := Deadline(o.spec, l); !dated || w.in.Now.Before(deadline) {
-			w.capped(rec.Address, o.spec, l, o.d)
+			return !w.capped(rec.Address, o.spec, l, o.d)
 		}
 	}
+	return true
 }
 
 // expire plans what deadlines ask for, and reports whether that is all: expiry
@@ -74,11 +75,12 @@ func (o *one) expire() bool {
 
 	if remove {
 		if rec.Expired == nil {
-			o.update(", expires at once")
+			o.update("updated, expires at once")
+			end("destroyed", "expired: destroyed, "+losses(o.spec))
 		} else {
-			o.update("; it has expired, so it goes")
+			o.update("updated")
+			end("destroyed", destruction(o.spec))
 		}
-		end("destroyed", "expired and "+destruction(o.spec))
 		return true
 	}
 	phase := o.st.Phase
@@ -86,9 +88,9 @@ func (o *one) expire() bool {
 		o.replace("suspended")
 		phase = Stopped
 	} else if rec.Expired == nil {
-		o.update(", expires at once")
+		o.update("updated, expires at once")
 	} else {
-		o.update(", stays ended: expired at " + stamp(ex.Deadline))
+		o.update("updated, stays expired")
 	}
 	switch down := phase.live() || (phase == Stopped && rec.Instance != nil); {
 	case rec.Expired != nil && ex.Done && !phase.live():
@@ -97,11 +99,19 @@ func (o *one) expire() bool {
 		if rec.Expired != nil && ex.Done {
 			cause = "it runs although it expired"
 		}
-		end("stopped", "stopped by expiry, files and volumes kept")
+		end("stopped", stopping(phase))
 	default:
 		end("", "marked as expired")
 	}
 	return true
+}
+
+// stopping words an expiry that keeps everything.
+func stopping(p Phase) string {
+	if p.live() {
+		return "expired: stopped, files and volumes kept"
+	}
+	return "expired: stays stopped, files and volumes kept"
 }
 
 // update records the declared spec where nothing else is to be done for it.
@@ -109,7 +119,7 @@ func (o *one) update(consequence string) {
 	if len(o.diffs) == 0 {
 		return
 	}
-	o.step(o.change(ActUpdate, o.origin, o.cause, "updated"+consequence))
+	o.step(o.change(ActUpdate, o.origin, o.cause, consequence))
 }
 
 // waits reports whether a failed step is to be tried again only later. A user's
@@ -133,18 +143,19 @@ func (o *one) backsOff() bool {
 func (o *one) bothDeadlines() string {
 	was, _, had := Deadline(&o.rec.Spec, o.rec.Lease)
 	is, reason, has := Deadline(o.spec, o.lease)
-	old, new := "none", "none"
-	if had {
-		old = stamp(was)
+	if had == has && was.Equal(is) {
+		return ""
 	}
-	if has {
-		new = stamp(is)
+	old, new := stamps(was, is)
+	if !had {
+		old = "none"
+	}
+	if !has {
+		new = "none"
+	} else {
 		if reason == TTLExpiry {
 			new += " (a new ttl of " + words(time.Duration(o.spec.Lifetime.TTL)) + " starts)"
 		}
-	}
-	if old == new {
-		return ""
 	}
 	return "deadline: " + old + " -> " + new
 }

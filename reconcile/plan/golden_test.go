@@ -44,7 +44,10 @@ var scenarios = map[string]func() *world{
 	"claim removed":                func() *world { return changed2(spec(claim("work")), spec()) },
 	"claim changed":                claimChanged,
 	"claim on_destroy is in place": claimOnDestroy,
-	"ignore_changes":               ignoreChanges,
+	"claim added beside a change": func() *world {
+		return changed2(spec(), spec(claim("work"))).record("sandbox.b", spec()).declare("sandbox.b", spec(labels("a", "b")))
+	},
+	"ignore_changes": ignoreChanges,
 	"lifecycle": func() *world {
 		w := changed2(spec(), spec())
 		w.Desired.Sandboxes[0].Lifecycle.PreventDestroy = true
@@ -67,6 +70,11 @@ var scenarios = map[string]func() *world{
 	"fixed port changes hands":    portChangesHands,
 	"prevent_destroy of a removed block": func() *world {
 		return newWorld().record("sandbox.a", spec(), prevented)
+	},
+	"prevent_destroy against destroy": func() *world {
+		w := deleteInOrder().with(func(o *Options) { o.Destroy = true })
+		w.Records.Sandboxes["sandbox.a"].Lifecycle.PreventDestroy = true
+		return w
 	},
 	"prevent_destroy against replace": func() *world {
 		w := changed2(spec(), spec(userns(false)))
@@ -97,12 +105,15 @@ var scenarios = map[string]func() *world{
 	"the agent does not look at files": func() *world { return newWorld().record("sandbox.a", spec()).declare("sandbox.b", spec()).keep() },
 
 	// Modes and holds.
-	"declared paused":           func() *world { return changed2(spec(), spec(mode("paused"))) },
-	"declared suspended":        func() *world { return changed2(spec(), spec(mode("suspended"))) },
-	"back to running":           func() *world { return changed2(spec(mode("suspended")), spec(), stoppedBy(BySuspend)) },
-	"paused to running":         func() *world { return changed2(spec(mode("paused")), spec(), in(Paused)) },
-	"suspended to paused":       func() *world { return changed2(spec(mode("suspended")), spec(mode("paused")), stoppedBy(BySuspend)) },
-	"hold is a note":            func() *world { return newWorld().both("sandbox.idle", spec(), in(Paused), held("paused")) },
+	"declared paused":     func() *world { return changed2(spec(), spec(mode("paused"))) },
+	"declared suspended":  func() *world { return changed2(spec(), spec(mode("suspended"))) },
+	"back to running":     func() *world { return changed2(spec(mode("suspended")), spec(), stoppedBy(BySuspend)) },
+	"paused to running":   func() *world { return changed2(spec(mode("paused")), spec(), in(Paused)) },
+	"suspended to paused": func() *world { return changed2(spec(mode("suspended")), spec(mode("paused")), stoppedBy(BySuspend)) },
+	"hold is a note":      func() *world { return newWorld().both("sandbox.idle", spec(), in(Paused), held("paused")) },
+	"hold with a reason": func() *world {
+		return newWorld().both("sandbox.a", spec(), in(Paused), held("paused"), func(s *Sandbox, _ *Seen) { s.Hold.Reason = "maintenance" })
+	},
 	"held and not yet so":       func() *world { return newWorld().both("sandbox.a", spec(), held("suspended")).keep() },
 	"newer mode drops the hold": func() *world { return changed2(spec(), spec(mode("paused")), stoppedBy(BySuspend), held("suspended")) },
 	"release-holds": func() *world {
@@ -126,6 +137,9 @@ var scenarios = map[string]func() *world{
 	},
 	"expiry beats a hold": func() *world {
 		return newWorld().both("sandbox.a", spec(ttl(time.Hour)), in(Paused), held("paused")).keep()
+	},
+	"expiry with delete says nothing of the hold": func() *world {
+		return newWorld().both("sandbox.a", spec(ttl(time.Hour), policy("delete")), in(Paused), held("paused")).keep()
 	},
 	"expiry of a suspended one": func() *world {
 		return newWorld().both("sandbox.a", spec(ttl(time.Hour), mode("suspended")), stoppedBy(BySuspend)).keep()
@@ -212,7 +226,16 @@ var scenarios = map[string]func() *world{
 	"max_lifetime and a changed deadline": func() *world {
 		return changed2(spec(ttl(2*time.Hour)), spec(ttl(2*time.Hour), shutdown(t0.Add(100*time.Hour))), renewed(time.Time{})).cap(24 * time.Hour)
 	},
+	"max_lifetime missed by a nanosecond": func() *world {
+		return newWorld().declare("sandbox.a", spec(ttl(24*time.Hour+1))).cap(24 * time.Hour)
+	},
 	"max_lifetime leaves what is unchanged": func() *world { return newWorld().both("sandbox.a", spec()).cap(24 * time.Hour) },
+	"deadlines told to the second": func() *world {
+		return newWorld().both("sandbox.a", spec(ttl(2*time.Hour)), renewed(t0.Add(time.Hour+123*time.Nanosecond))).at(t0.Add(7 * time.Millisecond)).with(func(o *Options) { o.Replace = []string{"sandbox.a"} })
+	},
+	"deadlines within a second": func() *world {
+		return newWorld().both("sandbox.a", spec(ttl(2*time.Hour)), renewed(t0.Add(2*time.Hour))).at(t0.Add(7 * time.Millisecond)).with(func(o *Options) { o.Replace = []string{"sandbox.a"} })
+	},
 	"replacing an expired one": func() *world {
 		return newWorld().both("sandbox.a", spec(ttl(time.Hour)), expiredAt(t0, TTLExpiry, true)).with(func(o *Options) { o.Replace = []string{"sandbox.a"} })
 	},
@@ -302,6 +325,11 @@ var scenarios = map[string]func() *world{
 		w.Observed.Volumes["v-a-work"] = false
 		return w
 	},
+	"claim directories gone while stopped": func() *world {
+		w := newWorld().both("sandbox.a", spec(claim("work"), claim2("cache"), mode("suspended")), stoppedBy(BySuspend)).keep()
+		w.Observed.Volumes["v-a-work"], w.Observed.Volumes["v-a-cache"] = false, false
+		return w
+	},
 	"older generation runs": func() *world {
 		return newWorld().both("sandbox.a", spec(), func(s *Sandbox, _ *Seen) { s.Generation = 2 }).keep()
 	},
@@ -323,6 +351,11 @@ func renewed(until time.Time) func(*Sandbox, *Seen) {
 // changed2 is a world whose sandbox.a was recorded as one thing and is declared as another.
 func changed2(was, is config.Sandbox, edit ...func(*Sandbox, *Seen)) *world {
 	return newWorld().record("sandbox.a", was, edit...).declare("sandbox.a", is)
+}
+
+// claim2 adds another claim.
+func claim2(name string) func(*config.Sandbox) {
+	return func(s *config.Sandbox) { s.Volumes[name] = config.Claim{Path: "/" + name} }
 }
 
 func (w *world) cap(d time.Duration) *world { w.Limits.MaxLifetime = d; return w }

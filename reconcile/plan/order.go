@@ -142,7 +142,7 @@ func (w *walk) takeDown(made []string) {
 		}
 		c := w.steps[a][i]
 		down := Change{Address: a, Kind: "sandbox", Action: ActSuspend, Origin: c.Origin, Cause: c.Cause, Instance: c.Instance,
-			Consequence: "taken down: its network goes", Reason: takenDown}
+			Consequence: "taken down, so that its network can go", Reason: takenDown}
 		w.steps[a] = append([]Change{down}, w.steps[a]...)
 	}
 }

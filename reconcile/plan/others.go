@@ -16,21 +16,21 @@ func (w *walk) image(a string) {
 	case rec == nil && w.in.Options.Destroy:
 	case rec == nil:
 		w.add(Change{Address: a, Kind: "image", Action: ActCreate, Origin: FromFiles, Cause: "declared",
-			Consequence: "resolved", After: encode(d.Spec), Unknown: d.Unknown})
+			Consequence: "created", After: encode(d.Spec), Unknown: d.Unknown, Defaults: defaults(d.Spec, d.Sources)})
 	case w.goes(a):
-		w.delete(a, "image", rec.Lifecycle, d == nil, position(d), "record forgotten, its files stay", encode(rec.Spec))
+		w.delete(a, "image", rec.Lifecycle, d == nil, position(d), "forgotten, its files stay", encode(rec.Spec))
 	case d != nil:
 		ds := diffOf(rec.Spec, d.Spec, d.Unknown, rec.Lifecycle, d.Lifecycle)
 		if len(ds) == 0 {
 			return
 		}
 		c := changed(a, "image", rec.Spec, d.Spec, d.Unknown, ds)
-		c.Consequence = "updated"
+		c.Consequence = "updated in place"
 		if worst(ds) == Replace {
 			for i := range c.Diff {
 				c.Diff[i].Replace = false // it is its sandboxes that are replaced
 			}
-			c.Consequence, c.ReplacePaths = "resolved anew; sandboxes made from it are replaced", nil
+			c.Consequence, c.ReplacePaths = "resolved anew, sandboxes made from it are replaced", nil
 			w.remade[a] = "image changed"
 		}
 		w.add(c)
@@ -42,7 +42,7 @@ func (w *walk) network(a string) {
 	if rec == nil {
 		if !w.in.Options.Destroy {
 			w.add(Change{Address: a, Kind: "network", Action: ActCreate, Origin: FromFiles, Cause: "declared",
-				Consequence: "created", After: encode(d.Spec), Unknown: d.Unknown})
+				Consequence: "created", After: encode(d.Spec), Unknown: d.Unknown, Defaults: defaults(d.Spec, d.Sources)})
 		}
 		return
 	}
@@ -93,7 +93,7 @@ func (w *walk) network(a string) {
 			what := strings.Join(missing, ", ") + " missing"
 			w.drift(a, what)
 			repair := Change{Address: a, Kind: "network", Action: ActRepair, Origin: FromHost, Cause: what,
-				Consequence: "repaired in place", Missing: missing}
+				Consequence: "repaired in place, its sandboxes keep running", Missing: missing}
 			if c != nil {
 				w.add(*c)
 			}

@@ -23,7 +23,7 @@ func (c Change) String() string {
 		add("revived")
 	}
 	if !c.Deadline.IsZero() {
-		add("deadline %s", stamp(c.Deadline))
+		add("deadline %s", exact(c.Deadline))
 	}
 	if c.Reason != "" {
 		add("reason %s", c.Reason)
@@ -76,7 +76,7 @@ func (p *Plan) String() string {
 		fmt.Fprintf(&b, "%d to add, %d to change, %d to replace, %d to destroy; %d to converge\n", s.Add, s.Change, s.Replace, s.Destroy, s.Converge)
 	}
 	if !p.WakeAt.IsZero() {
-		b.WriteString("wake at " + stamp(p.WakeAt) + "\n")
+		b.WriteString("wake at " + exact(p.WakeAt) + "\n")
 	}
 	return b.String()
 }

@@ -62,7 +62,8 @@ func Renew(s *Sandbox, r Renewal, now time.Time, max time.Duration) (Lease, erro
 		case !until.After(now):
 			return refuse("-until %s is not in the future", stamp(until))
 		case !until.After(s.Lease.Until):
-			return refuse("-until %s is not later than its lease, which ends at %s; use -in D to shorten it", stamp(until), stamp(s.Lease.Until))
+			u, l := stamps(until, s.Lease.Until)
+			return refuse("-until %s is not later than its lease, which ends at %s; use -in D to shorten it", u, l)
 		}
 	case RenewAtLeast:
 		switch {
@@ -81,10 +82,12 @@ func Renew(s *Sandbox, r Renewal, now time.Time, max time.Duration) (Lease, erro
 		return refuse("there is no renewal of form %q", r.Form)
 	}
 	if st := s.Spec.ShutdownTime; !st.IsZero() && until.After(st) {
-		return refuse("%s lies beyond its shutdown_time %s%s, which only the files can move", stamp(until), stamp(st), from(s.Sources["shutdown_time"]))
+		u, t := stamps(until, st)
+		return refuse("%s lies beyond its shutdown_time %s%s, which only the files can move", u, t, from(s.Sources["shutdown_time"]))
 	}
 	if max > 0 && until.Sub(now) > max {
-		return refuse("%s is more than max_lifetime (%s) ahead", stamp(until), words(max))
+		u, _ := stamps(until, now.Add(max))
+		return refuse("%s is more than max_lifetime (%s) ahead", u, words(max))
 	}
 	l := s.Lease
 	l.Until, l.Renewed = until, true

@@ -25,7 +25,7 @@ func TestUnknownIsDecidedAgain(t *testing.T) {
 	m.run(&Plan{Changes: first.Changes[:1]})
 	for value, want := range map[string]string{
 		"10.0.0.1":  "",
-		"10.88.9.1": "restart sandbox.a (files: env changed): updated, restarts the process, keeps files; then running; diff env.NET\n0 to add, 1 to change, 0 to replace, 0 to destroy; 0 to converge\n",
+		"10.88.9.1": "restart sandbox.a (files: env changed): restarted, files kept; then running; diff env.NET\n0 to add, 1 to change, 0 to replace, 0 to destroy; 0 to converge\n",
 	} {
 		d := *w.Desired
 		d.Sandboxes = slices.Clone(d.Sandboxes)

@@ -8,9 +8,52 @@ import (
 	"pinfold/config"
 )
 
-// stamp words an instant.
+// stamp words an instant, to the second.
 func stamp(t time.Time) string {
+	return t.UTC().Format(time.RFC3339)
+}
+
+// exact words an instant with its fraction of a second.
+func exact(t time.Time) string {
 	return t.UTC().Format(time.RFC3339Nano)
+}
+
+// stamps words two instants so that they can be told apart.
+func stamps(a, b time.Time) (string, string) {
+	if x, y := stamp(a), stamp(b); x != y || a.Equal(b) {
+		return x, y
+	}
+	return exact(a), exact(b)
+}
+
+// ends words what follows on a start, by the mode it ends in.
+func ends(mode string) string {
+	switch mode {
+	case "paused":
+		return ", then frozen"
+	case "suspended", "created":
+		return ", not started"
+	}
+	return ""
+}
+
+// keeps words what an update in place leaves as it is.
+func keeps(p Phase) string {
+	switch p {
+	case Running:
+		return ", keeps running"
+	case Paused:
+		return ", stays paused"
+	}
+	return ""
+}
+
+// lost words what happens to the data of claims that are gone.
+func lost(claims []string) string {
+	if len(claims) == 1 {
+		return "its data is lost"
+	}
+	return "their data is lost"
 }
 
 // clock words an instant shortly: the time of day, with the date when it is not today's.
