@@ -37,7 +37,7 @@ sandbox "s" {
 }`, n)
 }
 
-// world brings up n sandboxes.
+// benchWorld brings up n sandboxes.
 func benchWorld(b *testing.B, n int) (*Engine, *config.Source) {
 	b.Helper()
 	dir, st := b.TempDir(), b.TempDir()
@@ -68,6 +68,12 @@ func benchWorld(b *testing.B, n int) (*Engine, *config.Source) {
 // configuration evaluated, the host (simulated) looked at, all compared. Its
 // parts are reported beside it.
 func BenchmarkPlanNothing(b *testing.B) {
+	took := map[int]float64{}
+	defer func() {
+		if took[1_000] > 0 && took[10_000] > 0 {
+			b.Logf("1,000: %.0f ms (bar 100), 10,000: %.0f ms (bar 1000), ratio %.1f", took[1_000], took[10_000], took[10_000]/took[1_000])
+		}
+	}()
 	for _, n := range []int{1_000, 10_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			e, src := benchWorld(b, n)
@@ -84,7 +90,8 @@ func BenchmarkPlanNothing(b *testing.B) {
 					b.Fatalf("%v %v", p, err)
 				}
 			}
-			b.ReportMetric(float64(b.Elapsed().Microseconds())/1000/float64(b.N), "ms/plan")
+			took[n] = float64(b.Elapsed().Microseconds()) / 1000 / float64(b.N)
+			b.ReportMetric(took[n], "ms/plan")
 			var d *config.Desired
 			var seen sight
 			ms("evaluate", func() { d, _ = src.Evaluate(e.settings, e.exports()) })

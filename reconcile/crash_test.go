@@ -249,3 +249,33 @@ func crash(t *testing.T, s *scenario, at point, who string) {
 	s.check(l, e)
 	l.end(e)
 }
+
+// An intent whose end could not be recorded must not come back much later and be
+// carried out on what is no longer so.
+func TestIntentLeftOpenIsClosedByTheNext(t *testing.T) {
+	l := newLab(t, map[string]string{"main.hcl": one("")})
+	m := &mortal{}
+	p := l.process("agent", m)
+	l.apply(p.Engine, plan.Options{})
+	m.mu.Lock()
+	m.dieAt = m.countN + 2 // the second transaction of the stop: its end
+	m.mu.Unlock()
+	if _, err := p.Act(context.Background(), ActRequest{Verb: "stop", Address: "a"}); err == nil {
+		t.Fatal("a stop that cannot be recorded is confirmed")
+	}
+	m.dead.Store(false) // the disk has room again
+	open, err := p.openIntents()
+	if err != nil || len(open) != 1 || open[0].Op != opStop {
+		t.Fatalf("journal %+v, %v", open, err)
+	}
+	l.act(p.Engine, "release", "a")
+	l.phase(p.Engine, "sandbox.a", plan.Running)
+	pid := *l.view(p.Engine, "sandbox.a").PID
+	p.bury(t)
+	e := l.open("agent")
+	if v := l.phase(e, "sandbox.a", plan.Running); v.PID == nil || *v.PID != pid {
+		t.Errorf("the old stop was carried out on a new process: %+v", v)
+	}
+	l.tidy(e)
+	l.end(e)
+}

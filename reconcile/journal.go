@@ -294,8 +294,8 @@ func (e *Engine) carriedOver(ctx context.Context, in *Intent, rec *plan.Sandbox)
 	return err == nil && !(there && old.Layer), err
 }
 
-// settle recovers what is still open of one sandbox, whose lane the caller holds.
-func (e *actor) settle(ctx context.Context, rec *plan.Sandbox) (*plan.Sandbox, error) {
+// recoverOwn recovers what is still open of one sandbox, whose lane the caller holds.
+func (e *actor) recoverOwn(ctx context.Context, rec *plan.Sandbox) (*plan.Sandbox, error) {
 	e.openMu.Lock()
 	var mine []Intent
 	e.unrecovered = slices.DeleteFunc(e.unrecovered, func(in Intent) bool {

@@ -57,7 +57,7 @@ func worked(rec *plan.Sandbox) {
 func (e *actor) create(ctx context.Context, rec *plan.Sandbox, then string, w *write) error {
 	var err error
 	if e.current(rec.Address) != nil {
-		if rec, err = e.settle(ctx, rec); err != nil {
+		if rec, err = e.recoverOwn(ctx, rec); err != nil {
 			return e.stepFailed(rec, nil, err, w)
 		}
 	}
