@@ -391,7 +391,7 @@ func (h *Host) launch(in runtime.Instance, src *sources, tree *cgroupTree) (pid 
 			return fmt.Errorf("cannot prepare instance %s: %w", in.ID, err)
 		}
 		t = h.phase("prepare", t)
-		if err := c.Start(process); err != nil {
+		if err := startIn(c, process); err != nil {
 			return fmt.Errorf("cannot start PID 1 of instance %s: %w", in.ID, err)
 		}
 		h.phase("init", t)
@@ -406,24 +406,6 @@ func (h *Host) launch(in runtime.Instance, src *sources, tree *cgroupTree) (pid 
 	}
 	h.reap(pid, process)
 	return pid, nil
-}
-
-// reap waits for a process we are the parent of, so that it does not stay a
-// zombie. It costs a parked goroutine, no thread.
-func (h *Host) reap(pid int, process *libcontainer.Process) {
-	p, err := h.identify(pid)
-	if err != nil {
-		process.Wait() // gone already
-		return
-	}
-	fd, err := h.openPidfd(p)
-	go func() {
-		if err == nil {
-			fd.wait(context.Background())
-			fd.Close()
-		}
-		process.Wait()
-	}()
 }
 
 func (h *Host) identify(pid int) (runtime.Process, error) {

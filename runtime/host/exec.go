@@ -85,7 +85,7 @@ func (h *Host) Exec(ctx context.Context, id string, e runtime.Exec) (runtime.Exe
 			return err
 		}
 		defer h.stage.clear(id)
-		return c.Start(process)
+		return startIn(c, process)
 	})
 	if err != nil {
 		if ok, aerr := h.alive(p); aerr == nil && !ok {
