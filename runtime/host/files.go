@@ -35,18 +35,30 @@ func hostname(in runtime.Instance) string {
 	return in.ID
 }
 
+// hostsFile names every address once: the sandbox's own by its host name, and what
+// the attachment adds.
 func hostsFile(in runtime.Instance) []byte {
 	var b strings.Builder
 	b.WriteString("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n")
-	own := netip.MustParseAddr("127.0.1.1")
+	own := runtime.HostEntry{Address: netip.MustParseAddr("127.0.1.1"), Names: []string{hostname(in)}}
+	lines := []*runtime.HostEntry{&own}
 	if in.Net != nil {
-		own = in.Net.Address.Addr()
-	}
-	fmt.Fprintf(&b, "%s\t%s\n", own, hostname(in))
-	if in.Net != nil {
+		own.Address = in.Net.Address.Addr()
 		for _, e := range in.Net.Hosts {
-			fmt.Fprintf(&b, "%s\t%s\n", e.Address, strings.Join(e.Names, " "))
+			i := slices.IndexFunc(lines, func(l *runtime.HostEntry) bool { return l.Address == e.Address })
+			if i < 0 {
+				i = len(lines)
+				lines = append(lines, &runtime.HostEntry{Address: e.Address})
+			}
+			for _, name := range e.Names {
+				if !slices.Contains(lines[i].Names, name) {
+					lines[i].Names = append(lines[i].Names, name)
+				}
+			}
 		}
+	}
+	for _, l := range lines {
+		fmt.Fprintf(&b, "%s\t%s\n", l.Address, strings.Join(l.Names, " "))
 	}
 	return []byte(b.String())
 }
