@@ -40,6 +40,17 @@ func playRole(role string, args []string) int {
 		return 2
 	}
 	ctx := context.Background()
+	if role == "info" {
+		i, err := h.Info(ctx)
+		if err == nil {
+			err = json.NewEncoder(os.Stdout).Encode(i)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 2
+		}
+		return 0
+	}
 	if role == "exec" {
 		if _, err := h.Exec(ctx, in.Instance.ID, runtime.Exec{Args: []string{"sleep", "1000"}}); err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -39,7 +40,43 @@ func (h *Host) Info(ctx context.Context) (runtime.Info, error) {
 	if err := unix.MountSetattr(-1, "", 0, &unix.MountAttr{}); err == unix.ENOSYS {
 		lack("no mount_setattr (Linux 5.12)")
 	}
+	blocked, err := h.forwardingBlocked(ctx)
+	if err != nil {
+		return i, err
+	}
+	for _, by := range blocked {
+		lack("%s drops forwarded packets: internet = true and ports published beyond loopback do not work here until its owner accepts what comes from and goes to interfaces named b%s*", by, h.opts.ShortID)
+	}
 	return i, nil
+}
+
+// forwardingBlocked names what stands in the way of forwarded packets, where an
+// instance has need of them.
+func (h *Host) forwardingBlocked(ctx context.Context) ([]string, error) {
+	ids, err := h.recorded()
+	if err != nil {
+		return nil, err
+	}
+	if !slices.ContainsFunc(ids, func(id string) bool {
+		rec, err := h.loadRecord(id)
+		return err == nil && forwards(rec.Instance)
+	}) {
+		return nil, nil
+	}
+	by, err := h.net.ForwardingBlockedBy(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("cannot tell whether packets are forwarded: %w", err)
+	}
+	return by, nil
+}
+
+// forwards tells whether the host has to forward packets between the instance and
+// the world outside.
+func forwards(in runtime.Instance) bool {
+	if in.Net == nil {
+		return false
+	}
+	return in.Net.Network.Internet || slices.ContainsFunc(in.Forwards, func(f runtime.Forward) bool { return !f.HostAddr.IsLoopback() })
 }
 
 // OpenLog implements runtime.Host.
