@@ -189,8 +189,8 @@ func (e *Engine) Apply(ctx context.Context, r ApplyRequest, confirm func(*PlanRe
 			res.Declined = true
 			return res, nil
 		}
-		if e.snapshot().Serial != p.Serial {
-			return res, &Error{Kind: Stale, Message: "the state changed while the plan waited for approval; run apply again"}
+		if p, err = e.stillApproved(ctx, req, p); err != nil {
+			return res, errorOf(err)
 		}
 	}
 	if ctx.Err() != nil {
@@ -203,6 +203,23 @@ func (e *Engine) Apply(ctx context.Context, r ApplyRequest, confirm func(*PlanRe
 		}
 	}
 	return res, errorOf(e.execute(ctx, p, r, progress, res))
+}
+
+// stillApproved makes the plan again when the state changed while it waited for
+// approval, as when the agent brought something back. Only the work that was
+// shown is approved.
+func (e *Engine) stillApproved(ctx context.Context, r PlanRequest, shown *prepared) (*prepared, error) {
+	if e.snapshot().Serial == shown.Serial {
+		return shown, nil
+	}
+	now, err := e.prepare(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	if now.Diagnostics.HasErrors() || sameWork(shown.Plan, now.Plan) != nil {
+		return nil, &Error{Kind: Stale, Message: "the state changed while the plan waited for approval; run apply again"}
+	}
+	return now, nil
 }
 
 func lockWait(d time.Duration) time.Duration {

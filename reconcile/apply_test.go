@@ -188,10 +188,17 @@ func TestConfirm(t *testing.T) {
 		t.Errorf("declined %+v, %v", res, err)
 	}
 	_, err = e.Apply(context.Background(), r, func(*PlanResult) (bool, error) {
-		return true, e.commit(&write{bump: true}) // somebody else changes the state meanwhile
+		w := &write{bump: true} // somebody else changes the state meanwhile
+		return true, e.commit(w.sandbox(&plan.Sandbox{Address: "sandbox.other", UID: "1"}))
 	}, nil)
 	l.refused(err, Stale, "changed while the plan waited")
 	l.world.ReadWrite()
+	res, err = e.Apply(context.Background(), r, func(*PlanResult) (bool, error) {
+		return true, e.commit(&write{bump: true}) // but it is the same work still
+	}, nil)
+	if err != nil || res.Applied.Add != 2 {
+		t.Errorf("%+v, %v", res, err)
+	}
 	l.end(e)
 }
 
@@ -732,6 +739,27 @@ func TestMaxLifetime(t *testing.T) {
 		l.nothingToDo(e) // renewing is no drift
 		_, err = e.Renew(context.Background(), RenewRequest{Address: "a", In: &ok, AtLeast: &ok})
 		l.refused(err, Invalid, "exactly one")
+		l.end(e)
+	})
+}
+
+func TestOneThatCannotBeClearedAwayStopsNoOther(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		l := newLab(t, map[string]string{"main.hcl": "image \"base\" { source = \"host\" }\n" + box("a", "") + box("b", "")})
+		e := l.open("apply")
+		l.apply(e, plan.Options{})
+		l.world.KillMain(l.id(e, "sandbox.a"), 9)
+		l.world.KillMain(l.id(e, "sandbox.b"), 9)
+		l.world.Fail(sim.OpStop, l.id(e, "sandbox.a"), errors.New("busy"), sim.Before, sim.Always)
+		res, err := l.applyFails(e, plan.Options{})
+		if len(res.Failures) != 1 || res.Failures[0].Address != "sandbox.a" || !strings.Contains(err.Diagnostics[0].Detail, "busy") {
+			t.Errorf("failures %+v", res.Failures)
+		}
+		l.phase(e, "sandbox.b", plan.Running)
+		l.world.ClearFaults()
+		l.apply(e, plan.Options{})
+		l.nothingToDo(e)
+		l.tidy(e)
 		l.end(e)
 	})
 }
