@@ -130,7 +130,7 @@ func (r *run) apply(ctx context.Context, cmd *cli.Command, a *applying, saved *r
 
 	show := &applyView{r: r, warned: warned, approved: approved, destroy: a.destroy}
 	if saved != nil {
-		show.steps = len(saved.Result.Plan.Changes)
+		show.steps = view.Steps(saved.Result.Plan)
 	}
 	defer show.close()
 	result, err := service.Apply(ctx, request, show.confirm, show.step)
@@ -161,9 +161,7 @@ func (r *run) applied(result *reconcile.ApplyResult, warned config.Diagnostics, 
 	case code == exitDone && (result.Declined || len(result.Failures) > 0):
 		code = exitError
 	}
-	if len(wrong) == 0 {
-		wrong = view.FailureDiagnostics(result.Failures)
-	}
+	wrong = view.FailureDiagnostics(result.Failures, wrong)
 	switch {
 	case r.json:
 		if err := view.ApplyJSON(r.out, result, view.Merge(warned, wrong)); err != nil {
@@ -226,8 +224,8 @@ func (v *applyView) confirm(result *reconcile.PlanResult) (bool, error) {
 	}
 	r.out.Plan(result)
 	r.complain(view.Merge(v.warned, view.PlanDiagnostics(result)))
-	v.steps = len(result.Plan.Changes)
-	yes := v.approved || !view.Changes(result.Plan, true)
+	v.steps = view.Steps(result.Plan)
+	yes := v.approved || !view.Changes(result.Plan, false)
 	var err error
 	if !yes {
 		yes, err = r.ask(v.destroy)

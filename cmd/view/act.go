@@ -13,7 +13,10 @@ func (s *Screen) Acted(r *reconcile.ActResult, now time.Time) {
 	if x.Hold != nil {
 		text += ", held " + x.Hold.Mode
 	}
-	if x.ExpiresAt != nil {
+	switch {
+	case x.EndedAt != nil:
+		text += ", expired " + expired(x, now)
+	case x.ExpiresAt != nil:
 		text += ", expires " + instant(*x.ExpiresAt, now)
 	}
 	s.Printf("%s %s\n", s.paint(bold, printable(x.Address)+":"), text)

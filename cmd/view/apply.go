@@ -2,6 +2,8 @@ package view
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"pinfold/config"
 	"pinfold/reconcile"
@@ -35,16 +37,29 @@ func (s *Screen) Applied(r *reconcile.ApplyResult, destroyed bool) {
 	}
 }
 
-// FailureDiagnostics are the steps that failed, and those skipped for them, as
-// errors.
-func FailureDiagnostics(failures []reconcile.Failure) config.Diagnostics {
+// FailureDiagnostics are the steps that failed as an error each, and those
+// skipped for them as one. Of others, the errors beside them, those that speak of
+// such a step are left out.
+func FailureDiagnostics(failures []reconcile.Failure, others config.Diagnostics) config.Diagnostics {
 	var out config.Diagnostics
+	var skipped []string
 	for _, f := range failures {
-		summary := fmt.Sprintf("cannot %s %s", f.Action, f.Address)
 		if f.Skipped {
-			summary = fmt.Sprintf("skipped: %s %s", f.Action, f.Address)
+			skipped = append(skipped, f.Address+": "+skippedFor(f.Error))
+			continue
 		}
-		out = append(out, config.Diagnostic{Severity: "error", Summary: summary, Detail: f.Error, Address: f.Address})
+		out = append(out, config.Diagnostic{Severity: "error", Summary: fmt.Sprintf("cannot %s %s", f.Action, f.Address), Detail: f.Error, Address: f.Address})
+	}
+	for _, d := range others {
+		if !slices.ContainsFunc(failures, func(f reconcile.Failure) bool { return f.Address == d.Address && f.Error == d.Detail }) {
+			out = append(out, d)
+		}
+	}
+	if len(skipped) > 0 {
+		out = append(out, config.Diagnostic{Severity: "error", Summary: plural(len(skipped), "step was", "steps were") + " skipped", Detail: strings.Join(skipped, "\n")})
 	}
 	return out
 }
+
+// skippedFor is the engine's reason for a skipped step without the word itself.
+func skippedFor(reason string) string { return strings.TrimPrefix(reason, "skipped: ") }

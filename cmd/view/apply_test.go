@@ -19,7 +19,7 @@ func steps(p *Progress) {
 		{At: now, Address: "sandbox.py", Action: plan.ActCreate, State: "running", Elapsed: 10 * time.Second},
 		{At: now, Address: "sandbox.py", Action: plan.ActCreate, State: "done", Elapsed: 11 * time.Second, Message: "0123456789ab"},
 		{At: now, Address: "sandbox.db", Action: plan.ActReplace, State: "failed", Elapsed: 2 * time.Second, Message: "image \"base\" has no /bin/x"},
-		{At: now, Address: "sandbox.on_db", Action: plan.ActCreate, State: "skipped", Message: "sandbox.db failed"},
+		{At: now, Address: "sandbox.on_db", Action: plan.ActCreate, State: "skipped", Message: "skipped: sandbox.db failed"},
 	} {
 		p.Step(x)
 	}
@@ -47,10 +47,15 @@ func applied() *reconcile.ApplyResult {
 func TestApplied(t *testing.T) {
 	golden(t, "applied.txt", shown(false, 0, func(s *Screen) { s.Applied(applied(), false) }))
 	failed := applied()
-	failed.Failures = []reconcile.Failure{{Address: "sandbox.db", Action: plan.ActReplace, Error: "no space left"}, {Address: "sandbox.x", Action: plan.ActCreate, Skipped: true, Error: "sandbox.db failed"}}
+	failed.Failures = []reconcile.Failure{{Address: "sandbox.db", Action: plan.ActReplace, Error: "no space left"}, {Address: "sandbox.x", Action: plan.ActCreate, Skipped: true, Error: "skipped: sandbox.db failed"}, {Address: "sandbox.y", Action: plan.ActCreate, Skipped: true, Error: "skipped: sandbox.x failed"}}
+	others := config.Diagnostics{ // as the engine tells them, and one more
+		{Severity: "error", Summary: "sandbox.db: replace failed", Detail: "no space left", Address: "sandbox.db"},
+		{Severity: "error", Summary: "sandbox.x: create failed", Detail: "skipped: sandbox.db failed", Address: "sandbox.x"},
+		{Severity: "error", Summary: "outputs cannot be kept", Detail: "no space left"},
+	}
 	golden(t, "applied_failed.txt", shown(false, 0, func(s *Screen) {
 		s.Applied(failed, false)
-		if err := config.Fprint(s, FailureDiagnostics(failed.Failures), false, 0); err != nil {
+		if err := config.Fprint(s, FailureDiagnostics(failed.Failures, others), false, 0); err != nil {
 			t.Error(err)
 		}
 	}))

@@ -69,7 +69,6 @@ func (s *Screen) Describe(d *reconcile.Description, now time.Time) {
 	head.add("Generation", fmt.Sprint(x.Generation))
 	head.add("Created", at(x.CreatedAt, now))
 	head.add("Started", at(x.StartedAt, now))
-	head.add("Ended", at(x.EndedAt, now))
 	head.add("Last activity", at(x.LastActivity, now))
 	if o := x.Outcome; o != nil {
 		head.add("Outcome", outcomeOf(o, now))
@@ -84,9 +83,12 @@ func (s *Screen) Describe(d *reconcile.Description, now time.Time) {
 	s.section(head)
 
 	life := section{title: "Lifetime"}
-	if x.ExpiresAt != nil {
+	switch {
+	case x.EndedAt != nil:
+		life.add("Expired", expired(x, now))
+	case x.ExpiresAt != nil:
 		life.add("Expires", instant(*x.ExpiresAt, now))
-	} else {
+	default:
 		life.add("Expires", "never")
 	}
 	life.add("Then", d.Spec.ShutdownPolicy)
@@ -151,6 +153,17 @@ func (s *Screen) Describe(d *reconcile.Description, now time.Time) {
 	}
 }
 
+// expired tells which deadline passed and when. EndedAt must be set.
+func expired(x *reconcile.SandboxView, now time.Time) string {
+	text := x.EndedAt.UTC().Format(time.RFC3339)
+	for _, c := range x.Conditions {
+		if c.Type == "Expired" && c.Status == "True" {
+			text += " (" + c.Reason + ")"
+		}
+	}
+	return text + ", " + ago(*x.EndedAt, now)
+}
+
 func declaredOf(x *reconcile.SandboxView) string {
 	if x.DeclaredMode == "" || x.DeclaredMode == x.Mode {
 		return ""
@@ -186,14 +199,14 @@ func specLines(spec config.Sandbox) []string {
 	if err != nil {
 		return []string{"cannot be shown: " + err.Error()}
 	}
-	diffs := leaves(raw, nil)
+	all := leaves(raw, nil)
 	width := 0
-	for _, d := range diffs {
-		width = max(width, columns(d.Path))
+	for _, l := range all {
+		width = max(width, columns(l.path))
 	}
 	var out []string
-	for _, d := range diffs {
-		out = append(out, strings.Split(pad(d.Path, width)+" = "+literal(sized(d.Path, decode(d.After)), 0), "\n")...)
+	for _, l := range all {
+		out = append(out, strings.Split(pad(l.path, width)+" = "+literal(sized(l.path, l.value), 0), "\n")...)
 	}
 	return out
 }

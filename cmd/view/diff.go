@@ -2,6 +2,7 @@ package view
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -19,20 +20,22 @@ type attribute struct {
 }
 
 // attributes are the lines of one change: its differences, or for a new
-// resource all that is set.
+// resource all that somebody chose.
 func attributes(c *plan.Change, indent int) []attribute {
-	diffs := c.Diff
-	if len(diffs) == 0 && c.Action == plan.ActCreate {
-		diffs = leaves(c.After, c.Unknown)
+	var out []attribute
+	if len(c.Diff) == 0 && c.Action == plan.ActCreate {
+		for _, l := range leaves(c.After, c.Unknown) {
+			if !slices.Contains(c.Defaults, l.path) {
+				out = append(out, added(l.path, l.value, indent))
+			}
+		}
+	}
+	for _, d := range c.Diff {
+		out = append(out, difference(d, slices.Contains(c.ReplacePaths, d.Path), indent))
 	}
 	width := 0
-	for _, d := range diffs {
-		width = max(width, columns(d.Path))
-	}
-	var out []attribute
-	for _, d := range diffs {
-		// The value starts after the symbol, the padded name and " = ".
-		out = append(out, difference(d, slices.Contains(c.ReplacePaths, d.Path), indent))
+	for _, a := range out {
+		width = max(width, columns(a.path))
 	}
 	for i := range out {
 		out[i].path = pad(out[i].path, width)
@@ -40,19 +43,26 @@ func attributes(c *plan.Change, indent int) []attribute {
 	return out
 }
 
+// added is a value where there was none.
+func added(path string, value any, indent int) attribute {
+	value = sized(path, value)
+	a := attribute{symbol: "+", path: printable(path), value: literal(value, indent)}
+	if text, ok := value.(string); ok && strings.Contains(strings.TrimSuffix(text, "\n"), "\n") {
+		a.value = block(nil, lines(text), indent)
+	}
+	return a
+}
+
 func difference(d plan.Diff, forces bool, indent int) attribute {
 	a := attribute{path: printable(d.Path)}
 	before, after := sized(d.Path, decode(d.Before)), sized(d.Path, decode(d.After))
 	switch {
 	case d.Unknown && len(d.Before) == 0:
-		a.symbol, a.value = "+", afterApply
+		a = added(d.Path, unknown{}, indent)
 	case d.Unknown:
 		a.symbol, a.value = "~", literal(before, indent)+" -> "+afterApply
 	case len(d.Before) == 0:
-		a.symbol, a.value = "+", literal(after, indent)
-		if text, ok := after.(string); ok && strings.Contains(strings.TrimSuffix(text, "\n"), "\n") {
-			a.value = block(nil, lines(text), indent)
-		}
+		a = added(d.Path, decode(d.After), indent)
 	case len(d.After) == 0:
 		a.symbol, a.value = "-", literal(before, indent)
 	default:
@@ -140,7 +150,7 @@ func block(before, after []string, indent int) string {
 	if before == nil {
 		var out strings.Builder
 		for i, line := range after {
-			if i == 10 && len(after) > 12 {
+			if i == 4 && len(after) > 5 {
 				out.WriteString(spaces(indent+4) + "# (" + plural(len(after)-i, "more line", "more lines") + ")\n")
 				break
 			}
@@ -266,31 +276,47 @@ func common(b, a []string) []step {
 	return out
 }
 
-// leaves are the attributes of a new resource in their paths' order.
-func leaves(after json.RawMessage, unknown []string) []plan.Diff {
-	var out []plan.Diff
+// leaf is an attribute of a resource.
+type leaf struct {
+	path  string
+	value any // as decode gives it, with unknown{} for what is not known yet
+}
+
+// leaves are the attributes of a resource in their paths' order.
+func leaves(after json.RawMessage, unknowns []string) []leaf {
+	var out []leaf
+	inside := map[string]bool{} // unknown elements shown in their list
 	var walk func(path string, v any)
 	walk = func(path string, v any) {
-		if object, ok := v.(map[string]any); ok && len(object) > 0 {
-			for _, k := range slices.Sorted(maps.Keys(object)) {
-				walk(join(path, k), object[k])
+		switch x := v.(type) {
+		case map[string]any:
+			if len(x) > 0 {
+				for _, k := range slices.Sorted(maps.Keys(x)) {
+					walk(join(path, k), x[k])
+				}
+				return
 			}
-			return
+			if slices.ContainsFunc(unknowns, func(u string) bool { return strings.HasPrefix(u, path+".") || strings.HasPrefix(u, path+"[") }) {
+				return // its only parts are unknown
+			}
+		case []any:
+			for i := range x {
+				if element := fmt.Sprintf("%s[%d]", path, i); slices.Contains(unknowns, element) {
+					x[i], inside[element] = unknown{}, true
+				}
+			}
 		}
-		if slices.Contains(unknown, path) || path == "" {
-			return
+		if path != "" && !slices.Contains(unknowns, path) {
+			out = append(out, leaf{path, v})
 		}
-		raw, err := json.Marshal(v)
-		if err != nil {
-			return // a value that came out of JSON always goes back
-		}
-		out = append(out, plan.Diff{Path: path, After: raw})
 	}
 	walk("", decode(after))
-	for _, path := range unknown {
-		out = append(out, plan.Diff{Path: path, Unknown: true})
+	for _, path := range unknowns {
+		if !inside[path] {
+			out = append(out, leaf{path, unknown{}})
+		}
 	}
-	slices.SortStableFunc(out, func(a, b plan.Diff) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortStableFunc(out, func(a, b leaf) int { return strings.Compare(a.path, b.path) })
 	return out
 }
 

@@ -122,7 +122,7 @@ func (s *Screen) Effective(r *config.Resource[config.Sandbox]) {
 			texts[i] = afterApply
 		}
 		width = max(width, columns(v.Path))
-		if !strings.Contains(texts[i], "\n") && columns(texts[i]) <= lineWidth/2 {
+		if !strings.Contains(texts[i], "\n") && columns(texts[i]) <= 30 {
 			wide = max(wide, columns(texts[i]))
 		}
 	}

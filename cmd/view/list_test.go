@@ -24,6 +24,16 @@ func conditions(ready, reason string) []plan.Condition {
 	return out
 }
 
+// passed are the conditions of an expired sandbox.
+func passed(conditions []plan.Condition, reason string) []plan.Condition {
+	for i := range conditions {
+		if conditions[i].Type == "Expired" {
+			conditions[i].Status, conditions[i].Reason = "True", reason
+		}
+	}
+	return conditions
+}
+
 func sandboxes() *reconcile.ListResult {
 	return &reconcile.ListResult{Sandboxes: []reconcile.SandboxView{
 		{
@@ -39,8 +49,8 @@ func sandboxes() *reconcile.ListResult {
 		},
 		{
 			Address: "sandbox.a_rather_long_name_for_a_sandbox", InstanceID: ptr("aaaaaaaaaaaa"), Generation: 1, Phase: plan.Stopped, Mode: "suspended", DeclaredMode: "running",
-			CreatedAt: ptr(now.Add(-5 * time.Second)), ExpiresAt: ptr(now.Add(-42 * time.Second)), EndedAt: nil,
-			Outcome: &plan.Outcome{ExitCode: 143, Signal: 15, Reason: "shutdown_time", At: now.Add(-42 * time.Second)}, Conditions: conditions("False", "Expired"),
+			CreatedAt: ptr(now.Add(-5 * time.Second)), EndedAt: ptr(now.Add(-42 * time.Second)),
+			Outcome: &plan.Outcome{ExitCode: 143, Signal: 15, Reason: "shutdown_time", At: now.Add(-42 * time.Second)}, Conditions: passed(conditions("False", "Expired"), "ShutdownTime"),
 		},
 		{Address: "sandbox.new", Phase: plan.Pending, Mode: "running", DeclaredMode: "running", Conditions: conditions("False", "Starting")},
 	}}
@@ -120,6 +130,22 @@ func TestDescribe(t *testing.T) {
 	held.Sandbox = sandboxes().Sandboxes[1]
 	held.Sandbox.Outcome = sandboxes().Sandboxes[2].Outcome
 	golden(t, "describe_held.txt", shown(false, 0, func(s *Screen) { s.Describe(held, now) }))
+	gone := description()
+	gone.Sandbox = sandboxes().Sandboxes[2]
+	golden(t, "describe_expired.txt", shown(false, 0, func(s *Screen) { s.Describe(gone, now) }))
+}
+
+func TestActed(t *testing.T) {
+	for i, want := range []string{
+		`sandbox.worker["a"]: running, expires 2026-12-01T19:59:00Z (in 7h59m)`,
+		"sandbox.db: paused, held paused",
+		"sandbox.a_rather_long_name_for_a_sandbox: stopped, expired 2026-12-01T11:59:18Z (ShutdownTime), 42s ago",
+	} {
+		r := &reconcile.ActResult{Sandbox: sandboxes().Sandboxes[i]}
+		if got := string(shown(false, 0, func(s *Screen) { s.Acted(r, now) })); got != want+"\n" {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
 }
 
 func TestDescribeJSON(t *testing.T) {

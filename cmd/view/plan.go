@@ -9,32 +9,30 @@ import (
 	"pinfold/reconcile/plan"
 )
 
-// actionWords say what will become of a resource: the participle of the
-// headline, the planner's own word for the same (dropped from a consequence
-// that repeats it) and the colour.
+// actionWords are the participle of an action, for where the planner gives no
+// consequence, and its colour.
 var actionWords = map[plan.Action]struct {
 	done  string
-	verbs []string
 	color style
 }{
-	plan.ActCreate:   {"created", []string{"create"}, green},
-	plan.ActUpdate:   {"updated in place", []string{"update in place", "update"}, amber},
-	plan.ActRestart:  {"updated", []string{"update", "restart"}, amber},
-	plan.ActReplace:  {"replaced", []string{"replace"}, red},
-	plan.ActDelete:   {"destroyed", []string{"destroy", "delete"}, red},
-	plan.ActStart:    {"started", []string{"start"}, cyan},
-	plan.ActStop:     {"stopped", []string{"stop"}, cyan},
-	plan.ActSuspend:  {"suspended", []string{"suspend"}, cyan},
-	plan.ActPause:    {"paused", []string{"pause"}, cyan},
-	plan.ActResume:   {"resumed", []string{"resume"}, cyan},
-	plan.ActExpire:   {"expired", []string{"expire"}, amber},
-	plan.ActRecreate: {"recreated", []string{"recreate"}, cyan},
-	plan.ActRepair:   {"repaired in place", []string{"repair in place", "repair"}, cyan},
-	plan.ActMove:     {"moved", []string{"move"}, cyan},
-	plan.ActImport:   {"imported", []string{"import"}, cyan},
-	plan.ActRelease:  {"released from its hold", []string{"release"}, cyan},
-	plan.ActForget:   {"forgotten", []string{"forget"}, amber},
-	plan.ActNoop:     {"brought up to date in the record", []string{"update the record"}, plain},
+	plan.ActCreate:   {"created", green},
+	plan.ActUpdate:   {"updated", amber},
+	plan.ActRestart:  {"restarted", amber},
+	plan.ActReplace:  {"replaced", red},
+	plan.ActDelete:   {"destroyed", red},
+	plan.ActStart:    {"started", cyan},
+	plan.ActStop:     {"stopped", cyan},
+	plan.ActSuspend:  {"suspended", cyan},
+	plan.ActPause:    {"paused", cyan},
+	plan.ActResume:   {"resumed", cyan},
+	plan.ActExpire:   {"expired", amber},
+	plan.ActRecreate: {"recreated", cyan},
+	plan.ActRepair:   {"repaired", cyan},
+	plan.ActMove:     {"moved", cyan},
+	plan.ActImport:   {"imported", cyan},
+	plan.ActRelease:  {"released", cyan},
+	plan.ActForget:   {"forgotten", amber},
+	plan.ActNoop:     {"recorded", plain},
 }
 
 // headline is what will become of one resource, what it costs and why.
@@ -43,18 +41,12 @@ func (s *Screen) headline(c *plan.Change) string {
 	if !known {
 		words.done = string(c.Action)
 	}
-	done, rest := words.done, printable(c.Consequence)
-	for _, verb := range append([]string{words.done}, words.verbs...) {
-		if after, ok := strings.CutPrefix(rest, verb); ok && (after == "" || strings.ContainsAny(after[:1], ",:; ")) {
-			rest = after
-			break
-		}
+	done, rest := printable(c.Consequence), ""
+	if done == "" {
+		done = words.done
 	}
-	switch {
-	case rest == "":
-	case strings.ContainsAny(rest[:1], ",:; "):
-	default:
-		rest = ", " + rest
+	if i := strings.IndexAny(done, ",:"); i >= 0 {
+		done, rest = done[:i], done[i:]
 	}
 	cause := ""
 	if c.Cause != "" {
@@ -80,11 +72,10 @@ func (s *Screen) change(c *plan.Change) {
 		}
 		s.Printf("%s %s = %s%s\n", s.symbol(a.symbol), a.path, s.colorEdits(a.value), remark)
 	}
-	for _, v := range c.Volumes {
-		s.Printf("%s volume %s with its data\n", s.symbol("-"), quote(v))
-	}
-	if len(c.Missing) > 0 {
-		s.Printf("%s missing: %s\n", s.symbol(">"), strings.Join(c.Missing, ", "))
+	if c.Kind == "sandbox" {
+		for _, v := range c.Volumes {
+			s.Printf("%s volume %s with its data\n", s.symbol("-"), quote(v))
+		}
 	}
 	for _, note := range c.Notes {
 		s.Printf("%s %s\n", s.symbol(">"), printable(note))
@@ -109,10 +100,15 @@ func (s *Screen) colorEdits(value string) string {
 	return strings.Join(all, "\n")
 }
 
-// Plan writes a plan for people.
+// Plan writes a plan for people. Beside errors, which the caller shows, only
+// what would be done without them is written.
 func (s *Screen) Plan(r *reconcile.PlanResult) {
 	p := r.Plan
 	if p == nil {
+		return
+	}
+	wrong := PlanDiagnostics(r).HasErrors()
+	if wrong && !Changes(p, false) {
 		return
 	}
 	if len(p.Drift) > 0 {
@@ -122,28 +118,29 @@ func (s *Screen) Plan(r *reconcile.PlanResult) {
 		}
 		s.Printf("\n")
 	}
-	var outputs []*plan.Change
-	shown := 0
+	var outputs, shown []*plan.Change
 	for i := range p.Changes {
-		c := &p.Changes[i]
-		switch {
+		switch c := &p.Changes[i]; {
 		case c.Kind == "output":
 			outputs = append(outputs, c)
-		case c.Action == plan.ActNoop && len(c.Diff) == 0 && c.Consequence == "" && len(c.Notes) == 0:
-			// bookkeeping nobody has to read
-		default:
-			if shown == 0 {
-				s.Printf("pinfold will do the following:\n\n")
-			}
-			shown++
-			s.change(c)
+		case c.Action != plan.ActNoop: // a noop is bookkeeping
+			shown = append(shown, c)
 		}
+	}
+	switch {
+	case wrong:
+		s.Printf("Were it not for what is wrong below, pinfold would do the following:\n\n")
+	case len(shown) > 0:
+		s.Printf("pinfold will do the following:\n\n")
+	}
+	for _, c := range shown {
+		s.change(c)
 	}
 	s.outputChanges(outputs)
 	switch {
-	case shown == 0 && len(outputs) == 0:
+	case len(shown) == 0 && len(outputs) == 0:
 		s.Printf("%s The host is as declared.\n", s.paint(green, s.paint(bold, "No changes.")))
-	case shown == 0:
+	case len(shown) == 0:
 		s.Printf("%s Only outputs change.\n", s.paint(bold, "Plan:"))
 	default:
 		s.Printf("%s %s\n", s.paint(bold, "Plan:"), summary(p.Summary))
@@ -188,4 +185,15 @@ func Changes(p *plan.Plan, refreshOnly bool) bool {
 	return p != nil && slices.ContainsFunc(p.Changes, func(c plan.Change) bool {
 		return c.Action != plan.ActNoop || refreshOnly
 	})
+}
+
+// Steps counts what an apply of the plan reports the progress of.
+func Steps(p *plan.Plan) int {
+	n := 0
+	for _, c := range p.Changes {
+		if c.Kind != "output" && c.Action != plan.ActNoop {
+			n++
+		}
+	}
+	return n
 }

@@ -21,14 +21,14 @@ func everyAction() *reconcile.PlanResult {
 			{Address: "network.agents", What: "bridge missing"},
 		},
 		Changes: []plan.Change{
-			{Address: "network.agents", Kind: "network", Action: plan.ActRepair, Origin: plan.FromHost, Cause: "bridge missing", Consequence: "repair in place, keeps running", Missing: []string{"bridge", "rules"}},
+			{Address: "network.agents", Kind: "network", Action: plan.ActRepair, Origin: plan.FromHost, Cause: "bridge missing", Consequence: "repaired in place, its sandboxes keep running", Missing: []string{"bridge", "rules"}},
 			{
-				Address: "sandbox.new", Kind: "sandbox", Action: plan.ActCreate, Origin: plan.FromFiles, Cause: "declared",
-				After:   raw(`{"image":"image.base","command":["sleep","1d"],"env":{"A":"1"},"operating_mode":"running","resources":{"memory":268435456},"file":{"/etc/app.toml":{"content":"a = 1\nb = 2\n","mode":"0644"}}}`),
-				Unknown: []string{"env.NET"},
+				Address: "sandbox.new", Kind: "sandbox", Action: plan.ActCreate, Origin: plan.FromFiles, Cause: "declared", Consequence: "created and started",
+				After:   raw(`{"image":"image.base","command":["sleep","1d"],"env":{"A":"1"},"operating_mode":"running","stop_grace":"10s","args":["a",null,"c"],"labels":{},"resources":{"memory":268435456},"file":{"/etc/app.toml":{"content":"a = 1\nb = 2\n","mode":"0644"}}}`),
+				Unknown: []string{"args[1]", "env.NET", "labels.net"}, Defaults: []string{"operating_mode", "stop_grace", `file["/etc/app.toml"].mode`},
 			},
 			{
-				Address: `sandbox.py["a"]`, Kind: "sandbox", Action: plan.ActUpdate, Origin: plan.FromFiles, Cause: "shutdown_time changed", Consequence: "update in place, keeps running",
+				Address: `sandbox.py["a"]`, Kind: "sandbox", Action: plan.ActUpdate, Origin: plan.FromFiles, Cause: "shutdown_time changed", Consequence: "updated in place, keeps running",
 				Diff: []plan.Diff{
 					{Path: "labels", Before: raw(`{"team":"agents","tier":"1","old":"x"}`), After: raw(`{"team":"agents","tier":"2","new":"y"}`)},
 					{Path: "lifetime.ttl", Before: raw(`"8h"`)},
@@ -37,7 +37,7 @@ func everyAction() *reconcile.PlanResult {
 				},
 			},
 			{
-				Address: "sandbox.web", Kind: "sandbox", Action: plan.ActRestart, Origin: plan.FromFiles, Cause: "command, env and a file changed", Consequence: "update, restarts the process, keeps files",
+				Address: "sandbox.web", Kind: "sandbox", Action: plan.ActRestart, Origin: plan.FromFiles, Cause: "command, env and a file changed", Consequence: "restarted, files kept",
 				Diff: []plan.Diff{
 					{Path: "command", Before: raw(`["python3","-m","http.server","8080"]`), After: raw(`["python3","-u","-m","http.server","8081"]`)},
 					{Path: "env.NET", Before: raw(`"10.0.0.1"`), Unknown: true},
@@ -47,23 +47,23 @@ func everyAction() *reconcile.PlanResult {
 				Notes: []string{"memory is lost: it is held paused"},
 			},
 			{
-				Address: "sandbox.db", Kind: "sandbox", Action: plan.ActReplace, Origin: plan.FromFiles, Cause: "image changed", Consequence: `replace: writable layer lost, volume "work" kept`,
+				Address: "sandbox.db", Kind: "sandbox", Action: plan.ActReplace, Origin: plan.FromFiles, Cause: "image changed", Consequence: `replaced: writable layer lost, volume "work" kept`,
 				Diff:         []plan.Diff{{Path: "image", Before: raw(`"sha256:1f2e"`), After: raw(`"sha256:9ab0"`), Replace: true}, {Path: "labels.a", After: raw(`"b"`)}},
 				ReplacePaths: []string{"image"}, Notes: []string{"deadline 2026-12-01T18:00:00Z becomes 2026-12-01T20:00:00Z"},
 			},
-			{Address: "sandbox.gone", Kind: "sandbox", Action: plan.ActDelete, Origin: plan.FromFiles, Cause: "no longer declared", Consequence: "destroy", Volumes: []string{"work"}},
-			{Address: "sandbox.s1", Kind: "sandbox", Action: plan.ActStart, Origin: plan.FromHost, Cause: "killed from outside", Consequence: "same files"},
+			{Address: "sandbox.gone", Kind: "sandbox", Action: plan.ActDelete, Origin: plan.FromFiles, Cause: "no longer declared", Consequence: `destroyed: writable layer and volume "work" lost`, Volumes: []string{"work"}},
+			{Address: "sandbox.s1", Kind: "sandbox", Action: plan.ActStart, Origin: plan.FromHost, Cause: "killed from outside", Consequence: "started on the same files"},
 			{Address: "sandbox.s2", Kind: "sandbox", Action: plan.ActStop, Origin: plan.FromFiles, Cause: "operating_mode changed"},
-			{Address: "sandbox.s3", Kind: "sandbox", Action: plan.ActSuspend, Origin: plan.FromFiles, Cause: "operating_mode changed", Consequence: "suspend: process ends, files kept"},
+			{Address: "sandbox.s3", Kind: "sandbox", Action: plan.ActSuspend, Origin: plan.FromFiles, Cause: "operating_mode changed", Consequence: "suspended: stopped, files kept"},
 			{Address: "sandbox.s4", Kind: "sandbox", Action: plan.ActPause, Origin: plan.FromFiles, Cause: "operating_mode changed"},
 			{Address: "sandbox.s5", Kind: "sandbox", Action: plan.ActResume, Origin: plan.FromFiles, Cause: "operating_mode changed"},
-			{Address: "sandbox.s6", Kind: "sandbox", Action: plan.ActExpire, Origin: plan.FromHost, Cause: "shutdown_time passed", Consequence: "stopped, files kept"},
-			{Address: "sandbox.ci", Kind: "sandbox", Action: plan.ActRecreate, Origin: plan.FromHost, Cause: "lost: process gone without an outcome", Consequence: "recreate, files kept"},
+			{Address: "sandbox.s6", Kind: "sandbox", Action: plan.ActExpire, Origin: plan.FromHost, Cause: "shutdown_time passed", Consequence: "expired: stopped, files and volumes kept"},
+			{Address: "sandbox.ci", Kind: "sandbox", Action: plan.ActRecreate, Origin: plan.FromHost, Cause: "lost: process gone without an outcome", Consequence: "recreated, files kept"},
 			{Address: "sandbox.s7", Kind: "sandbox", Action: plan.ActMove, Origin: plan.FromFiles, Cause: "moved from sandbox.s0"},
 			{Address: "sandbox.s8", Kind: "sandbox", Action: plan.ActImport, Origin: plan.FromFiles, Cause: "import block"},
 			{Address: "sandbox.s9", Kind: "sandbox", Action: plan.ActRelease, Origin: plan.FromFiles, Cause: "-release-holds"},
 			{Address: "volume.old", Kind: "volume", Action: plan.ActForget, Origin: plan.FromHost, Cause: "its directory is gone"},
-			{Address: "sandbox.quiet", Kind: "sandbox", Action: plan.ActNoop, Origin: plan.FromHost, Cause: "exited"},
+			{Address: "sandbox.quiet", Kind: "sandbox", Action: plan.ActNoop, Origin: plan.FromHost, Cause: "exited with code 3", Consequence: "what its process held is released, files kept"},
 			{Address: "output.urls", Kind: "output", Action: plan.ActUpdate, Origin: plan.FromFiles, Before: raw(`{"a":"http://10.0.0.2:8080"}`), After: raw(`{"a":"http://10.0.0.2:8080","b":"http://10.0.0.3:8080"}`)},
 			{Address: "output.id", Kind: "output", Action: plan.ActCreate, Origin: plan.FromFiles, Unknown: []string{"value"}},
 		},
@@ -80,6 +80,32 @@ func TestPlan(t *testing.T) {
 func TestPlanWithoutChanges(t *testing.T) {
 	r := &reconcile.PlanResult{Plan: &plan.Plan{Notes: []string{"sandbox.old stays ended: shutdown_time passed."}}}
 	golden(t, "plan_none.txt", shown(false, 0, func(s *Screen) { s.Plan(r) }))
+}
+
+// Bookkeeping is no change.
+func TestPlanOfNoopsOnly(t *testing.T) {
+	r := &reconcile.PlanResult{Plan: &plan.Plan{Changes: []plan.Change{
+		{Address: "sandbox.a", Kind: "sandbox", Action: plan.ActNoop, Cause: "exited with code 3", Consequence: "what its process held is released, files kept"},
+	}}}
+	if got, want := string(shown(false, 0, func(s *Screen) { s.Plan(r) })), "No changes. The host is as declared.\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// A refused change is the caller's to show; the plan says no word against it.
+func TestPlanBesideAnError(t *testing.T) {
+	r := &reconcile.PlanResult{Plan: &plan.Plan{
+		Diags: config.Diagnostics{{Severity: "error", Summary: "volume claim \"work\" of sandbox.a cannot be added", Address: "sandbox.a"}},
+		Drift: []plan.Drift{{Address: "sandbox.a", What: "could not be looked at"}},
+		Notes: []string{"sandbox.b is held paused by operator since 08:12; apply keeps it"},
+	}}
+	if got := shown(false, 0, func(s *Screen) { s.Plan(r) }); len(got) > 0 {
+		t.Errorf("beside an error and nothing else: %q", got)
+	}
+	r.Plan.Drift = nil
+	r.Plan.Changes = []plan.Change{{Address: "sandbox.b", Kind: "sandbox", Action: plan.ActUpdate, Cause: "labels changed", Consequence: "updated in place, keeps running"}}
+	r.Plan.Summary.Change = 1
+	golden(t, "plan_beside_error.txt", shown(false, 0, func(s *Screen) { s.Plan(r) }))
 }
 
 // What a configuration or a workload can name must not reach the terminal raw.
@@ -159,6 +185,13 @@ func TestChanges(t *testing.T) {
 		if got := Changes(c.plan, c.refreshOnly); got != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
+	}
+}
+
+func TestSteps(t *testing.T) {
+	p := everyAction().Plan
+	if got, want := Steps(p), len(p.Changes)-3; got != want { // two outputs and a noop
+		t.Errorf("%d steps, want %d", got, want)
 	}
 }
 

@@ -71,12 +71,12 @@ func (p *Progress) Step(x reconcile.Progress) {
 	case "done":
 		p.end(x)
 		p.s.Printf("%s %s complete after %s%s\n", name, words[1], span(x.Elapsed), bracketed(x.Message))
-	case "failed":
+	case "failed": // why is told once, at the end
 		p.end(x)
-		p.s.Printf("%s %s\n", name, p.s.paint(red, fmt.Sprintf("%s failed after %s: %s", words[1], span(x.Elapsed), printable(x.Message))))
+		p.s.Printf("%s %s\n", name, p.s.paint(red, fmt.Sprintf("%s errored after %s", words[1], span(x.Elapsed))))
 	case "skipped":
 		p.end(x)
-		p.s.Printf("%s %s\n", name, p.s.paint(amber, "Skipped: "+printable(x.Message)))
+		p.s.Printf("%s %s\n", name, p.s.paint(amber, "Skipped: "+printable(skippedFor(x.Message))))
 	}
 	p.draw()
 }

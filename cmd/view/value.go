@@ -13,8 +13,11 @@ import (
 // afterApply stands for a value that depends on something not yet made.
 const afterApply = "(known after apply)"
 
+// unknown is a value that is known only after apply.
+type unknown struct{}
+
 // lineWidth is how long a list or object may be to stay on one line.
-const lineWidth = 60
+const lineWidth = 90
 
 // decode reads JSON into nil, bool, json.Number, string, []any and
 // map[string]any. Text that is not JSON is shown as it is.
@@ -37,6 +40,8 @@ func literal(v any, indent int) string {
 	switch v := v.(type) {
 	case nil:
 		return "null"
+	case unknown:
+		return afterApply
 	case string:
 		return quote(v)
 	case []any:
