@@ -11,6 +11,11 @@
 //	instances/ID/          instance.json, upper and work (the writable layer), log, outcome, files
 //	volumes/ID/            a volume's files
 //
+// PID 1 itself bounds the log: it keeps the newest 16 MiB at least and 1 MiB more
+// at most, whatever else runs. Older output is a hole at the file's beginning, so
+// offsets keep their meaning: a reader starts at SEEK_DATA, skips to the next line
+// when that is not 0, and does the same again wherever it meets a hole.
+//
 // Run directory, gone after a reboot:
 //
 //	lineage

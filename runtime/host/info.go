@@ -40,6 +40,9 @@ func (h *Host) Info(ctx context.Context) (runtime.Info, error) {
 	if err := unix.MountSetattr(-1, "", 0, &unix.MountAttr{}); err == unix.ENOSYS {
 		lack("no mount_setattr (Linux 5.12)")
 	}
+	if !h.punchesHoles() {
+		lack("the file system of %s cannot punch holes: the logs of sandboxes are not bounded there", h.opts.StateDir)
+	}
 	blocked, err := h.forwardingBlocked(ctx)
 	if err != nil {
 		return i, err
@@ -48,6 +51,17 @@ func (h *Host) Info(ctx context.Context) (runtime.Info, error) {
 		lack("%s drops forwarded packets: internet = true and ports published beyond loopback do not work here until its owner accepts what comes from and goes to interfaces named b%s*", by, h.opts.ShortID)
 	}
 	return i, nil
+}
+
+// punchesHoles tries it on a file without a name.
+func (h *Host) punchesHoles() bool {
+	fd, err := unix.Open(h.opts.StateDir, unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return true // not to be told this way
+	}
+	defer unix.Close(fd)
+	err = unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, 4096)
+	return err != unix.EOPNOTSUPP && err != unix.ENOSYS
 }
 
 // forwardingBlocked names what stands in the way of forwarded packets, where an

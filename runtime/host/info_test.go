@@ -21,13 +21,12 @@ func TestInfoTellsWhoBlocksForwarding(t *testing.T) {
 	in := testInstance("000000000001", runtime.Image{})
 	in.Net = &runtime.Attachment{Address: netip.MustParsePrefix("10.1.0.5/24")}
 	lacking := func(prepare string) string {
-		cmd := roleCommand(t, "info", h.opts, in, "")
-		script := exec.Command("sh", append([]string{"-ec", prepare + ` exec "$0" "$@"`, cmd.Path}, cmd.Args[1:]...)...)
 		self, err := os.Executable()
 		if err != nil {
 			t.Fatal(err)
 		}
-		script.Args[3] = self
+		cmd := roleCommand(t, "info", h.opts, in, "")
+		script := exec.Command("sh", append([]string{"-ec", prepare + ` exec "$0" "$@"`, self}, cmd.Args[1:]...)...)
 		script.Stderr = os.Stderr
 		script.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
 		out, err := script.Output()

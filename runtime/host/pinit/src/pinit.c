@@ -16,7 +16,9 @@
  * As PID 1 its standard output is the log file. The command gets a pipe for both
  * standard output and error: programs open /dev/stderr anew, which of a file
  * would need permission and cut it to nothing, and the log is not theirs to
- * change. What does not fit on the disk is dropped.
+ * change. What does not fit on the disk is dropped. The log keeps at least its
+ * newest LOG_KEPT bytes; what is older is given back to the disk by holes, so that
+ * the file's size goes on counting and offsets into it keep their meaning.
  *
  * OUTCOME must be opened O_APPEND. Its lines, times in nanoseconds since 1970:
  *   start TIME                        the command was executed
@@ -199,6 +201,44 @@ static int from_outside(const struct signalfd_siginfo *si)
 	return si->ssi_code == SI_USER && si->ssi_pid == 0;
 }
 
+/* How much of the log is kept, and how much more may gather before the oldest is
+ * given up: punching holes costs a millisecond. */
+#define LOG_KEPT (16LL << 20)
+#define LOG_SLACK (1LL << 20)
+
+static off_t log_start, log_end; /* where what is kept begins, and the end */
+static off_t log_block;          /* holes are whole multiples of it; 0: no bound */
+
+/* measure_log finds what earlier lives of the sandbox have left in the log. */
+static void measure_log(void)
+{
+	struct stat st;
+
+	if (fstat(1, &st) < 0 || !S_ISREG(st.st_mode))
+		return;
+	log_end = st.st_size;
+	log_start = lseek(1, 0, SEEK_DATA);
+	if (log_start < 0)
+		log_start = errno == ENXIO ? log_end : 0;
+	log_block = st.st_blksize > 0 ? st.st_blksize : 4096;
+}
+
+/* bound_log gives up the oldest part of the log. Readers skip what is left of the
+ * line that is cut. What fails for a moment is tried again at the next write. */
+static void bound_log(void)
+{
+	off_t cut;
+
+	if (!log_block || log_end - log_start <= LOG_KEPT + LOG_SLACK)
+		return;
+	cut = log_end - LOG_KEPT;
+	cut -= cut % log_block;
+	if (fallocate(1, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, log_start, cut - log_start) == 0)
+		log_start = cut;
+	else if (errno == EOPNOTSUPP || errno == ENOSYS)
+		log_block = 0; /* a file system without holes: no bound */
+}
+
 /* copy moves what one read gives from the pipe to the log. 0: nothing came. */
 static int copy(int from)
 {
@@ -215,6 +255,8 @@ static int copy(int from)
 			break;
 		off += w;
 	}
+	log_end += off;
+	bound_log();
 	return 1;
 }
 
@@ -283,6 +325,7 @@ static int run_init(char **argv)
 	if (pipe2(output, O_CLOEXEC) < 0)
 		fail("pipe");
 	out_end = output[1];
+	measure_log();
 	/* Whoever has the pipe may open it again, under another user too. */
 	fchmod(out_end, 0666);
 	fcntl(output[0], F_SETFL, O_NONBLOCK);
