@@ -275,6 +275,9 @@ func removeCgroup(path string) error {
 // removeParent removes the parent where it is empty.
 func (t *cgroupTree) removeParent() error {
 	var errs []error
+	if ids, err := t.instances(); err == nil && len(ids) == 0 {
+		t.removeAnteroom()
+	}
 	for _, p := range t.paths {
 		err := unix.Rmdir(p)
 		if err != nil && err != unix.ENOENT && err != unix.EBUSY && err != unix.ENOTEMPTY {
@@ -351,22 +354,27 @@ func (t *cgroupTree) resources(l runtime.Limits, reset bool) *cgroups.Resources 
 	return r
 }
 
-// setLimits brings a live cgroup's limits to l.
-func (t *cgroupTree) setLimits(id string, l runtime.Limits) error {
+// setLimits brings a live cgroup's limits to l, but for that of processes when the
+// command has not been started.
+func (t *cgroupTree) setLimits(id string, l runtime.Limits, started bool) error {
 	m, err := t.manager(id)
 	if err != nil {
 		return err
 	}
 	r := t.resources(l, true)
 	r.SkipDevices = true
+	if !started {
+		r.PidsLimit = nil
+	}
 	if err := m.Set(r); err != nil {
 		return fmt.Errorf("cannot set the limits of instance %s: %w", id, err)
 	}
 	return nil
 }
 
-// limitsHold compares what the kernel enforces with l.
-func (t *cgroupTree) limitsHold(id string, l runtime.Limits) (bool, error) {
+// limitsHold compares what the kernel enforces with l, but for the limit of
+// processes when the command has not been started.
+func (t *cgroupTree) limitsHold(id string, l runtime.Limits, started bool) (bool, error) {
 	read := func(controller, file string) (string, error) {
 		b, err := os.ReadFile(filepath.Join(t.dir(id, controller), file))
 		if errors.Is(err, os.ErrNotExist) && t.v2 { // the controller is not switched on
@@ -375,19 +383,18 @@ func (t *cgroupTree) limitsHold(id string, l runtime.Limits) (bool, error) {
 		return strings.TrimSpace(string(b)), err
 	}
 	page := int64(os.Getpagesize())
-	memory, pids, quota := "max", "max", "max"
+	memory, quota := "max", "max"
 	if l.Memory > 0 {
 		memory = strconv.FormatInt(l.Memory/page*page, 10)
-	}
-	if l.PIDs > 0 {
-		pids = strconv.FormatInt(l.PIDs, 10)
 	}
 	if l.CPU > 0 {
 		quota = strconv.FormatInt(cpuQuota(l.CPU), 10)
 	}
-	got, err := read("pids", "pids.max")
-	if err != nil || got != pids {
-		return false, err
+	if started {
+		got, err := read("pids", "pids.max")
+		if err != nil || got != pidsMax(l) {
+			return false, err
+		}
 	}
 	if t.v2 {
 		got, err := read("", "memory.max")
@@ -398,7 +405,8 @@ func (t *cgroupTree) limitsHold(id string, l runtime.Limits) (bool, error) {
 		f := strings.Fields(got)
 		return len(f) > 0 && f[0] == quota, err
 	}
-	if got, err = read("memory", "memory.limit_in_bytes"); err != nil {
+	got, err := read("memory", "memory.limit_in_bytes")
+	if err != nil {
 		return false, err
 	}
 	if n, _ := strconv.ParseUint(got, 10, 64); n >= math.MaxInt64/uint64(page)*uint64(page) {

@@ -38,7 +38,9 @@ var present = sync.OnceValues(func() (masked, readonly []string) {
 // else of the root is there already.
 func (h *Host) containerConfig(in runtime.Instance, tree *cgroupTree) *configs.Config {
 	masked, readonly := present()
-	resources := tree.resources(in.Limits, false)
+	limits := in.Limits
+	limits.PIDs = 0 // PID 1 sets it
+	resources := tree.resources(limits, false)
 	resources.Devices = deviceRules()
 	c := &configs.Config{
 		Rootfs:     h.stage.rootfs(in.ID),

@@ -348,6 +348,12 @@ func (h *Host) launch(in runtime.Instance, src *sources, tree *cgroupTree) (pid 
 	// Room for its few lines, so that they can be written on a full disk too. File
 	// systems that cannot promise it take their chance.
 	_ = unix.Fallocate(int(outcome.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, 4096)
+	limit, max, err := h.openPIDs(in, tree)
+	if err != nil {
+		return 0, err
+	}
+	defer limit.Close()
+	defer max.Close()
 	// Opened for both, so that opening does not wait and the line stays readable
 	// as long as PID 1 holds it.
 	fd, err := unix.Open(filepath.Join(h.runDir(in.ID), "status"), unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
@@ -378,14 +384,9 @@ func (h *Host) launch(in runtime.Instance, src *sources, tree *cgroupTree) (pid 
 		process = &libcontainer.Process{
 			Init: true, UID: who.uid, GID: who.gid, AdditionalGroups: who.groups, Cwd: workingDir(in),
 			Env: environment(in.Env, nil, who), Stdin: null, Stdout: log, Stderr: log,
-			ExtraFiles: []*os.File{h.pinit, outcome, status}, LogLevel: "2",
+			ExtraFiles: []*os.File{h.pinit, outcome, status, limit}, LogLevel: "2",
 		}
-		filterArg := "-"
-		if filter != nil {
-			process.ExtraFiles = append(process.ExtraFiles, filter)
-			filterArg = "6"
-		}
-		process.Args = append([]string{"/proc/self/fd/3", "init", "4", filterArg, "5"}, in.Command...)
+		process.Args = append([]string{"/proc/self/fd/3", "init", "4", pass(process, filter), "5", "6", pass(process, max)}, in.Command...)
 		c, err := libcontainer.Create(h.containers(), in.ID, h.containerConfig(in, tree))
 		if err != nil {
 			return fmt.Errorf("cannot prepare instance %s: %w", in.ID, err)
@@ -406,6 +407,16 @@ func (h *Host) launch(in runtime.Instance, src *sources, tree *cgroupTree) (pid 
 	}
 	h.reap(pid, process)
 	return pid, nil
+}
+
+// pass adds a file to those a process gets and returns its descriptor there, "-"
+// for no file.
+func pass(process *libcontainer.Process, f *os.File) string {
+	if f == nil {
+		return "-"
+	}
+	process.ExtraFiles = append(process.ExtraFiles, f)
+	return strconv.Itoa(2 + len(process.ExtraFiles))
 }
 
 func (h *Host) identify(pid int) (runtime.Process, error) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -57,13 +58,17 @@ func (h *Host) Exec(ctx context.Context, id string, e runtime.Exec) (runtime.Exe
 	}
 	defer rd.Close()
 	defer wr.Close()
-	process := &libcontainer.Process{ExtraFiles: []*os.File{h.pinit, wr}, Cwd: workingDir(rec.Instance), LogLevel: "2"}
-	filterArg := "-"
-	if filter != nil {
-		process.ExtraFiles = append(process.ExtraFiles, filter)
-		filterArg = "5"
+	root, err := h.entrance(id, tree)
+	if err != nil {
+		return nil, fmt.Errorf("exec in instance %s: %w", id, err)
 	}
-	process.Args = append([]string{"/proc/self/fd/3", "exec", filterArg, "4"}, e.Args...)
+	procs, err := os.OpenFile(filepath.Join(tree.dir(id, "pids"), "cgroup.procs"), os.O_WRONLY, 0)
+	if err != nil {
+		return nil, fmt.Errorf("exec in instance %s: %w", id, err)
+	}
+	defer procs.Close()
+	process := &libcontainer.Process{ExtraFiles: []*os.File{h.pinit, wr, procs}, Cwd: workingDir(rec.Instance), LogLevel: "2"}
+	process.Args = append([]string{"/proc/self/fd/3", "exec", pass(process, filter), "4", "5"}, e.Args...)
 	if e.WorkingDir != "" {
 		process.Cwd = e.WorkingDir
 	}
@@ -76,7 +81,7 @@ func (h *Host) Exec(ctx context.Context, id string, e runtime.Exec) (runtime.Exe
 	}
 	defer closeFiles()
 	err = h.stage.run(func() error {
-		c, err := libcontainer.Load(h.containers(), id)
+		c, err := libcontainer.Load(root, id)
 		if err != nil {
 			return err
 		}
@@ -145,7 +150,11 @@ func (h *Host) execTarget(id string, tree *cgroupTree) (runtime.Process, error) 
 	if frozen {
 		return r.Process, fmt.Errorf("exec in instance %s: %w", id, runtime.ErrPaused)
 	}
-	return r.Process, nil
+	limit, full, err := tree.full(id)
+	if err == nil && full {
+		err = fmt.Errorf("exec in instance %s: sandbox is at its limit of %d processes (resources.pids); raise it or end some", id, limit)
+	}
+	return r.Process, err
 }
 
 func (h *Host) execUser(in runtime.Instance, e runtime.Exec, pid int, process *libcontainer.Process) error {

@@ -253,14 +253,14 @@ func TestLimitsHoldAndChange(t *testing.T) {
 	for _, l := range []runtime.Limits{in.Limits, {CPU: 1.5, Memory: 128 << 20, PIDs: 64}, {}, {Memory: 32 << 20}} {
 		in.Limits = l
 		w.must(w.h.Update(w.ctx, in))
-		if ok, err := tree.limitsHold(in.ID, l); err != nil || !ok {
+		if ok, err := tree.limitsHold(in.ID, l, true); err != nil || !ok {
 			t.Errorf("limits %+v do not hold: %v", l, err)
 		}
 		if s := w.state(in.ID); len(s.Missing) > 0 {
 			t.Errorf("limits %+v: missing %v", l, s.Missing)
 		}
 	}
-	w.must(tree.setLimits(in.ID, runtime.Limits{Memory: 16 << 20}))
+	w.must(tree.setLimits(in.ID, runtime.Limits{Memory: 16 << 20}, true))
 	if s := w.state(in.ID); strings.Join(s.Missing, " ") != "limits" {
 		t.Errorf("changed from outside: missing %v", s.Missing)
 	}

@@ -203,20 +203,21 @@ func (h *Host) lookOnce(id string, tree *cgroupTree, seen *network.Observed) (ru
 	if s.Frozen, err = tree.frozen(id); err != nil {
 		return s, err
 	}
-	s.Missing, err = h.missing(id, rec, known, running.Process, tree, seen, s.Layer)
+	s.Missing, err = h.missing(rec, known, s, tree, seen)
 	return s, err
 }
 
-func (h *Host) missing(id string, rec record, known bool, p runtime.Process, tree *cgroupTree, seen *network.Observed, layer bool) ([]string, error) {
+func (h *Host) missing(rec record, known bool, s runtime.InstanceState, tree *cgroupTree, seen *network.Observed) ([]string, error) {
+	id := s.ID
 	var missing []string
 	cgroup := tree.complete(id)
 	if !cgroup {
 		missing = append(missing, "cgroup")
 	}
-	if !layer {
+	if !s.Layer {
 		missing = append(missing, "rootfs")
 	}
-	bound, err := h.netnsBound(id, p.PID)
+	bound, err := h.netnsBound(id, s.Process.PID)
 	if err != nil {
 		return nil, err
 	}
@@ -239,7 +240,7 @@ func (h *Host) missing(id string, rec record, known bool, p runtime.Process, tre
 		}
 	}
 	if cgroup {
-		hold, err := tree.limitsHold(id, rec.Instance.Limits)
+		hold, err := tree.limitsHold(id, rec.Instance.Limits, s.Started)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read the limits: %w", err)
 		}

@@ -76,7 +76,11 @@ func TestFailedExecLeavesNoHelpers(t *testing.T) {
 		state, _, err := procStat(gone.Process.Pid)
 		return err == nil && state == 'Z'
 	})
-	file := filepath.Join(w.h.containers(), in.ID, "state.json")
+	tree, err := w.h.cgroups()
+	w.must(err)
+	entrance, err := w.h.entrance(in.ID, tree)
+	w.must(err)
+	file := filepath.Join(entrance, in.ID, "state.json")
 	whole, err := os.ReadFile(file)
 	w.must(err)
 	var state libcontainer.State
@@ -143,4 +147,3 @@ func TestExecRacingTheEnd(t *testing.T) {
 		t.Errorf("left: %v", left)
 	}
 }
-

@@ -83,6 +83,9 @@ func (h *Host) Start(ctx context.Context, id string) error {
 		verdict = "it ended before its command ran"
 	}
 	err = fmt.Errorf("cannot start instance %s: PID 1 says: %s", id, verdict)
+	if verdict == fmt.Sprintf("fail fork %d", unix.EAGAIN) && rec.Instance.Limits.PIDs > 0 {
+		err = fmt.Errorf("cannot start instance %s: a limit of %d processes (resources.pids) has no room for the command beside PID 1; raise it to 2 or more", id, rec.Instance.Limits.PIDs)
+	}
 	if derr := h.takeDown(context.WithoutCancel(ctx), id, running.Process); derr != nil {
 		err = fmt.Errorf("%w; taking the instance down failed too: %w", err, derr)
 	}

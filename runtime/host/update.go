@@ -30,7 +30,7 @@ func (h *Host) Update(ctx context.Context, in runtime.Instance) error {
 			return err
 		}
 		if now.Limits != rec.Instance.Limits {
-			if err := tree.setLimits(in.ID, now.Limits); err != nil {
+			if err := h.limit(in.ID, now.Limits, tree); err != nil {
 				return err
 			}
 		}
@@ -41,6 +41,24 @@ func (h *Host) Update(ctx context.Context, in runtime.Instance) error {
 		}
 	}
 	return h.saveRecord(now, rec.Carrying)
+}
+
+// limit brings the limits of an instance that lives to l.
+func (h *Host) limit(id string, l runtime.Limits, tree *cgroupTree) error {
+	out, err := h.readOutcome(id)
+	if err != nil {
+		return err
+	}
+	if !out.started {
+		if err := h.savePIDs(id, l); err != nil {
+			return err
+		}
+	}
+	hold, err := tree.limitsHold(id, l, out.started)
+	if err != nil || hold {
+		return err
+	}
+	return tree.setLimits(id, l, out.started)
 }
 
 // Repair implements runtime.Host. A lost cgroup or root cannot be given back to
@@ -76,14 +94,8 @@ func (h *Host) Repair(ctx context.Context, in runtime.Instance) error {
 			return err
 		}
 	}
-	hold, err := tree.limitsHold(in.ID, in.Limits)
-	if err != nil {
+	if err := h.limit(in.ID, in.Limits, tree); err != nil {
 		return err
-	}
-	if !hold {
-		if err := tree.setLimits(in.ID, in.Limits); err != nil {
-			return err
-		}
 	}
 	now := rec.Instance
 	now.Limits, now.Forwards = in.Limits, in.Forwards

@@ -4,12 +4,15 @@
  * how the command ended, so that log and outcome are found even when no other
  * process of ours is alive.
  *
- *   pinit init OUTCOME FILTER STATUS CMD...   as PID 1
- *   pinit exec FILTER STATUS CMD...           a further process: no reaping
- *   pinit hold                                     sleeps until standard input ends
+ *   pinit init OUTCOME FILTER STATUS LIMIT MAX CMD...   as PID 1
+ *   pinit exec FILTER STATUS PROCS CMD...               a further process: no reaping
+ *   pinit hold                                          sleeps until standard input ends
  *
- * OUTCOME, FILTER and STATUS are descriptor numbers; FILTER may be "-". FILTER
- * holds an array of struct sock_filter. STATUS receives one line:
+ * The words in capitals are descriptor numbers; FILTER and MAX may be "-". FILTER
+ * holds an array of struct sock_filter. What LIMIT holds is written to MAX, the
+ * cgroup's pids.max, before the command starts; PROCS is the cgroup.procs that a
+ * further process joins. Neither is done earlier because who starts us needs more
+ * threads than the limit may allow. STATUS receives one line:
  * "ok", or "exec ERRNO" when the command could not be executed, or
  * "fail STEP ERRNO" when pinit itself could not do its work.
  *
@@ -179,17 +182,37 @@ static void close_on_exec_from(int first)
 
 static int run_exec(char **argv)
 {
-	int filter, e;
+	int filter, procs, e;
 
 	status_fd = fd_arg(argv[1]);
 	filter = fd_arg(argv[0]);
+	procs = fd_arg(argv[2]);
+	if (write(procs, "0", 1) != 1) /* ourselves */
+		fail("cgroup");
+	close(procs);
 	install_filter(filter);
-	execvp(argv[2], argv + 2);
+	execvp(argv[3], argv + 3);
 	e = errno;
 	put("exec");
 	num(e);
 	flush(status_fd);
 	_exit(e == ENOENT ? 127 : 126);
+}
+
+static void limit_processes(int limit, int max)
+{
+	char text[32];
+	ssize_t n;
+
+	if (max < 0)
+		return;
+	n = pread(limit, text, sizeof text, 0);
+	if (n == 0)
+		errno = EINVAL;
+	if (n <= 0 || write(max, text, (size_t)n) != n)
+		fail("limit");
+	close(limit);
+	close(max);
 }
 
 #define KILL_REQUEST 64
@@ -303,7 +326,7 @@ static int reap(int *status)
 static int run_init(char **argv)
 {
 	sigset_t all, none;
-	int outcome, filter, signals, output[2], st, sig, code, i;
+	int outcome, filter, limit, max, signals, output[2], st, sig, code, i;
 	/* static, so that what vfork's child does cannot touch them in registers */
 	static volatile int exec_errno;
 	static int out_end;
@@ -314,7 +337,9 @@ static int run_init(char **argv)
 	status_fd = fd_arg(argv[2]);
 	outcome = fd_arg(argv[0]);
 	filter = fd_arg(argv[1]);
-	command = argv + 3;
+	limit = fd_arg(argv[3]);
+	max = fd_arg(argv[4]);
+	command = argv + 5;
 
 	sigfillset(&all);
 	sigemptyset(&none);
@@ -329,6 +354,7 @@ static int run_init(char **argv)
 	/* Whoever has the pipe may open it again, under another user too. */
 	fchmod(out_end, 0666);
 	fcntl(output[0], F_SETFL, O_NONBLOCK);
+	limit_processes(limit, max);
 	install_filter(filter);
 
 	/* vfork: we run again only once the child has executed or given up, and
@@ -402,9 +428,9 @@ int main(int argc, char **argv)
 	char b;
 
 	close_on_exec_from(3);
-	if (argc > 5 && !strcmp(argv[1], "init"))
+	if (argc > 7 && !strcmp(argv[1], "init"))
 		return run_init(argv + 2);
-	if (argc > 4 && !strcmp(argv[1], "exec"))
+	if (argc > 5 && !strcmp(argv[1], "exec"))
 		return run_exec(argv + 2);
 	if (argc == 2 && !strcmp(argv[1], "hold")) {
 		while (read(0, &b, 1) < 0 && errno == EINTR)
