@@ -79,7 +79,7 @@ type Sandbox struct {
 
 	Lifetime  Lifetime         `json:"lifetime,omitzero"`
 	Resources Resources        `json:"resources,omitzero"`
-	Security  Security         `json:"security,omitzero"`
+	Security  Security         `json:"security"`
 	Network   *Attachment      `json:"network,omitempty"`
 	Ports     map[string]Port  `json:"port,omitempty"`
 	Volumes   map[string]Claim `json:"volume,omitempty"` // claims, by name
