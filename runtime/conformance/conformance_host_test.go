@@ -28,7 +28,7 @@ import (
 // TestHost runs the suite on the kernel under it. It needs root.
 func TestHost(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("the real host needs root")
+		t.Fatal("the real host needs root; run the tests as root")
 	}
 	t.Cleanup(func() { firstThreadAtHome(t) })
 	conformance.Run(t, func(t *testing.T) conformance.Subject {
