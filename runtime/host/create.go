@@ -40,7 +40,8 @@ func (h *Host) Create(ctx context.Context, in runtime.Instance) (p runtime.Proce
 		return p, err
 	}
 	rec, err := h.loadRecord(in.ID)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	damaged := errors.Is(err, errDamaged)
+	if err != nil && !damaged && !errors.Is(err, os.ErrNotExist) {
 		return p, err
 	}
 	if err == nil && rec.Instance.Mark.UID != in.Mark.UID {
@@ -74,7 +75,7 @@ func (h *Host) Create(ctx context.Context, in runtime.Instance) (p runtime.Proce
 	}()
 	ids := sync.OnceValue(func() made { return <-userns })
 	defer func() { ids().ns.Close() }() // harmless on nil
-	if known || tree.exists(in.ID) {
+	if known || damaged || tree.exists(in.ID) {
 		// What an earlier life, or a Create that was cut off, has left.
 		if err := h.takeDown(ctx, in.ID, runtime.Process{}); err != nil {
 			return p, err
@@ -199,7 +200,12 @@ func (h *Host) makeLayer(in runtime.Instance, known bool, rec record, u *undo) (
 	upper := filepath.Join(dir, "upper")
 	_, err = os.Lstat(upper)
 	had := err == nil
-	if had && known && rec.Instance.IDs != in.IDs {
+	switch {
+	case had && !known:
+		if err := checkOwner(upper, in.IDs); err != nil {
+			return false, fmt.Errorf("the writable layer of instance %s cannot be used: %w; replace the sandbox", in.ID, err)
+		}
+	case had && rec.Instance.IDs != in.IDs:
 		return false, fmt.Errorf("the writable layer of instance %s belongs to ids from %d, not from %d; replace the sandbox", in.ID, rec.Instance.IDs.Base, in.IDs.Base)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -224,7 +230,9 @@ func (h *Host) makeLayer(in runtime.Instance, known bool, rec record, u *undo) (
 	} else if had {
 		carrying = rec.Carrying
 	}
-	if err := h.saveRecord(in, carrying); err != nil {
+	// Not waiting for the disk, which would make every start slower by some
+	// milliseconds: what a power cut soon after leaves of it counts as damaged.
+	if err := h.putRecord(in, carrying); err != nil {
 		return false, err
 	}
 	base := int(in.IDs.Base)
@@ -267,6 +275,19 @@ func (h *Host) makeLayer(in runtime.Instance, known bool, rec record, u *undo) (
 	return carrying != "", nil
 }
 
+// checkOwner stands in for a record that is lost: the layer's root belongs to the
+// first of the sandbox's ids.
+func checkOwner(upper string, r runtime.IDRange) error {
+	var st unix.Stat_t
+	if err := unix.Lstat(upper, &st); err != nil {
+		return &os.PathError{Op: "lstat", Path: upper, Err: err}
+	}
+	if st.Uid != r.Base {
+		return fmt.Errorf("%s belongs to id %d, not to %d", upper, st.Uid, r.Base)
+	}
+	return nil
+}
+
 // carry moves the writable layer and log of another instance here. It returns
 // whose they are until Create has succeeded, "" when there was nothing to move.
 func (h *Host) carry(in runtime.Instance, u *undo) (from string, err error) {
@@ -277,13 +298,17 @@ func (h *Host) carry(in runtime.Instance, u *undo) (from string, err error) {
 		return "", fmt.Errorf("cannot carry over the files of instance %s: %w", in.CarryFrom, err)
 	}
 	rec, err := h.loadRecord(in.CarryFrom)
+	damaged := errors.Is(err, errDamaged)
+	if damaged {
+		err = checkOwner(old, in.IDs)
+	}
 	if err != nil {
 		return "", fmt.Errorf("cannot carry over the files of instance %s: %w", in.CarryFrom, err)
 	}
-	if rec.Instance.Mark.UID != in.Mark.UID {
+	if !damaged && rec.Instance.Mark.UID != in.Mark.UID {
 		return "", fmt.Errorf("cannot carry over the files of instance %s, it is sandbox %s's: %w", in.CarryFrom, rec.Instance.Mark.UID, runtime.ErrForeign)
 	}
-	if rec.Instance.IDs != in.IDs {
+	if !damaged && rec.Instance.IDs != in.IDs {
 		return "", fmt.Errorf("cannot carry over the files of instance %s: they belong to ids from %d, not from %d", in.CarryFrom, rec.Instance.IDs.Base, in.IDs.Base)
 	}
 	p, err := h.loadProcess(in.CarryFrom)

@@ -156,11 +156,11 @@ func (h *Host) look(id string, tree *cgroupTree, seen *network.Observed) (s runt
 
 func (h *Host) lookOnce(id string, tree *cgroupTree, seen *network.Observed) (runtime.InstanceState, error) {
 	s := runtime.InstanceState{ID: id}
-	rec, err := h.loadRecord(id)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return s, err
+	rec, damage := h.loadRecord(id)
+	if damage != nil && !errors.Is(damage, os.ErrNotExist) && !errors.Is(damage, errDamaged) {
+		return s, damage
 	}
-	known := err == nil
+	known := damage == nil
 	running, err := h.loadProcess(id)
 	if err != nil {
 		return s, err
@@ -198,6 +198,11 @@ func (h *Host) lookOnce(id string, tree *cgroupTree, seen *network.Observed) (ru
 		left, err := tree.pids(id)
 		s.Dying = len(left) > 0
 		return s, err
+	}
+	// One without a process can be told to be just that, whatever became of its
+	// record. Of one that lives we would not know what it should have.
+	if errors.Is(damage, errDamaged) {
+		return s, damage
 	}
 	s.Started = out.started
 	if s.Frozen, err = tree.frozen(id); err != nil {

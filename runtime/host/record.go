@@ -31,8 +31,12 @@ type cachedRecord struct {
 
 func (h *Host) recordPath(id string) string { return filepath.Join(h.instanceDir(id), "instance.json") }
 
-// loadRecord reads instance.json. os.ErrNotExist when there is none,
-// runtime.ErrForeign when it is of another lineage.
+// errDamaged is what a power cut can make of instance.json: it is there and says
+// nothing. Whose the instance is, its place in our state directory tells.
+var errDamaged = errors.New("cannot be understood")
+
+// loadRecord reads instance.json. os.ErrNotExist when there is none, errDamaged when
+// it does not say anything, runtime.ErrForeign when it is of another lineage.
 func (h *Host) loadRecord(id string) (record, error) {
 	path := h.recordPath(id)
 	st, err := os.Stat(path)
@@ -51,7 +55,7 @@ func (h *Host) loadRecord(id string) (record, error) {
 	}
 	var r record
 	if err := json.Unmarshal(data, &r); err != nil {
-		return record{}, fmt.Errorf("%s cannot be understood: %w", path, err)
+		return record{}, fmt.Errorf("%s %w: %w", path, errDamaged, err)
 	}
 	if r.Version != recordVersion {
 		return record{}, fmt.Errorf("%s has version %d, this program knows %d", path, r.Version, recordVersion)
@@ -65,12 +69,52 @@ func (h *Host) loadRecord(id string) (record, error) {
 	return r, nil
 }
 
-func (h *Host) saveRecord(in runtime.Instance, carrying string) error {
-	data, err := json.Marshal(record{Version: recordVersion, Lineage: h.opts.Lineage, Instance: in, Carrying: carrying})
+// putRecord writes instance.json for everybody to read, but does not wait for the
+// disk: after a power cut it may be there and damaged.
+func (h *Host) putRecord(in runtime.Instance, carrying string) error {
+	data, err := h.encodeRecord(in, carrying)
 	if err != nil {
 		return err
 	}
 	return replaceFile(h.recordPath(in.ID), data, 0o600)
+}
+
+// saveRecord writes instance.json so that a power cut leaves either what was there
+// before or, once it has returned, this.
+func (h *Host) saveRecord(in runtime.Instance, carrying string) error {
+	data, err := h.encodeRecord(in, carrying)
+	if err != nil {
+		return err
+	}
+	path := h.recordPath(in.ID)
+	tmp := path + ".new"
+	if err := os.WriteFile(tmp, data, 0o600); err != nil {
+		return fmt.Errorf("cannot write %s: %w", path, err)
+	}
+	if err := syncPath(tmp); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return fmt.Errorf("cannot write %s: %w", path, err)
+	}
+	dir := filepath.Dir(path)
+	return errors.Join(syncPath(dir), syncPath(filepath.Dir(dir)))
+}
+
+func (h *Host) encodeRecord(in runtime.Instance, carrying string) ([]byte, error) {
+	return json.Marshal(record{Version: recordVersion, Lineage: h.opts.Lineage, Instance: in, Carrying: carrying})
+}
+
+func syncPath(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("cannot put %s on the disk: %w", path, err)
+	}
+	defer f.Close()
+	if err := f.Sync(); err != nil {
+		return fmt.Errorf("cannot put %s on the disk: %w", path, err)
+	}
+	return nil
 }
 
 // mustRecord is loadRecord for instances that have to exist.

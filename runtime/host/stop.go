@@ -23,7 +23,7 @@ func (h *Host) Stop(ctx context.Context, id string, how runtime.StopOptions) (*r
 		return nil, err
 	}
 	rec, err := h.loadRecord(id)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, errDamaged) {
 		return nil, err
 	}
 	running, err := h.loadProcess(id)
