@@ -90,8 +90,8 @@ func chaos(t *testing.T, seed uint64) {
 		k = l.keep(p.Engine)
 	}
 	begin()
-	quick := func(what string, do func(ctx context.Context) error) {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(1+rng.IntN(60))*time.Second)
+	quick := func(what string, patience time.Duration, do func(ctx context.Context) error) {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		err := do(ctx)
 		var e *Error
@@ -103,6 +103,7 @@ func chaos(t *testing.T, seed uint64) {
 		var wg sync.WaitGroup
 		for range 1 + rng.IntN(3) {
 			name := string(rune('a' + rng.IntN(3)))
+			patience := time.Duration(1+rng.IntN(60)) * time.Second
 			switch rng.IntN(12) {
 			case 0, 1:
 				l.main(someFiles(rng))
@@ -116,12 +117,12 @@ func chaos(t *testing.T, seed uint64) {
 					r.Options = plan.Options{Destroy: true}
 				}
 				wg.Go(func() {
-					quick("apply", func(ctx context.Context) error { _, err := p.Apply(ctx, r, nil, nil); return err })
+					quick("apply", patience, func(ctx context.Context) error { _, err := p.Apply(ctx, r, nil, nil); return err })
 				})
 			case 3, 4, 5:
 				verb := []string{"start", "stop", "pause", "resume", "release"}[rng.IntN(5)]
 				wg.Go(func() {
-					quick(verb, func(ctx context.Context) error {
+					quick(verb, patience, func(ctx context.Context) error {
 						_, err := p.Act(ctx, ActRequest{Verb: verb, Address: name})
 						return err
 					})
@@ -129,7 +130,7 @@ func chaos(t *testing.T, seed uint64) {
 			case 6:
 				d := config.Duration(time.Duration(1+rng.IntN(20)) * time.Minute)
 				wg.Go(func() {
-					quick("renew", func(ctx context.Context) error {
+					quick("renew", patience, func(ctx context.Context) error {
 						_, err := p.Renew(ctx, RenewRequest{Address: name, In: &d})
 						return err
 					})
