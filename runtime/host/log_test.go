@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -30,13 +31,19 @@ func (w *world) stored(id string) int64 {
 	return st.Blocks * 512
 }
 
-// follow notes the most the log has taken until the sandbox ends.
-func (w *world) follow(in runtime.Instance) (most int64) {
-	w.wait("the sandbox to end", func() bool {
-		most = max(most, w.stored(in.ID))
-		return !w.state(in.ID).Alive
-	})
-	return most
+// follow notes the most the log has taken until the process ends. That may take as
+// long as the test may: it is a lot of output.
+func (w *world) follow(id string, p runtime.Process) (most int64) {
+	w.t.Helper()
+	for ; ; time.Sleep(2 * time.Millisecond) {
+		most = max(most, w.stored(id))
+		ok, err := w.h.alive(p)
+		w.must(err)
+		if !ok {
+			return most
+		}
+		w.must(w.ctx.Err())
+	}
 }
 
 // kept returns what is left of the log, and where that begins.
@@ -63,7 +70,7 @@ func TestLogIsBounded(t *testing.T) {
 		t.Fatalf("%s: %v", out, err)
 	}
 	// A block more on either side of what is kept.
-	if most := w.follow(in); most > logKept+logSlack+32<<10 {
+	if most := w.follow(in.ID, w.state(in.ID).Process); most > logKept+logSlack+32<<10 {
 		t.Errorf("the log took %d bytes of the disk", most)
 	}
 	start, b := w.kept(in.ID)
@@ -87,8 +94,8 @@ func TestLogIsBounded(t *testing.T) {
 
 	// The next life goes on where this one has ended.
 	in.Command = []string{"sh", "-c", `perl -e 'print "x" x 99, "\n" for 1..30000'`}
-	w.start(in)
-	if most := w.follow(in); most > logKept+logSlack+32<<10 {
+	p := w.start(in)
+	if most := w.follow(in.ID, p); most > logKept+logSlack+32<<10 {
 		t.Errorf("the second life's log took %d bytes of the disk", most)
 	}
 	start, b = w.kept(in.ID)
@@ -100,8 +107,8 @@ func TestLogIsBounded(t *testing.T) {
 func TestLogOfOneLongLine(t *testing.T) {
 	w := newWorld(t)
 	in := w.instance(1, `perl -e 'print "x" x 1000000 for 1..100; print "\n"; print "last\n"'`)
-	w.start(in)
-	if most := w.follow(in); most > logKept+logSlack+32<<10 {
+	p := w.start(in)
+	if most := w.follow(in.ID, p); most > logKept+logSlack+32<<10 {
 		t.Errorf("the log took %d bytes of the disk", most)
 	}
 	start, b := w.kept(in.ID)
