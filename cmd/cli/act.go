@@ -56,7 +56,7 @@ func (r *run) act(ctx context.Context, verb, address string, lockWait time.Durat
 }
 
 func reasonFlag(a *reconcile.ActRequest) []cli.Flag {
-	return []cli.Flag{stringFlag(&a.Reason, "reason", "why, in `WORDS`; kept with the hold")}
+	return []cli.Flag{stringFlag(&a.Reason, "reason", "why; `WORDS` are shown with the hold")}
 }
 
 func (r *run) startCommand() *cli.Command {
@@ -94,7 +94,7 @@ func (r *run) renewCommand() *cli.Command {
 		Name: "renew", Usage: "move a sandbox's deadline", UsageText: "pinfold renew (-until T | -at-least D | -in D) [flags] SANDBOX", Category: "act",
 		Description: "Changes the lease: to an instant, to at least or to exactly some time from now. It never passes a shutdown_time, which only the files move.",
 		Flags: []cli.Flag{
-			instantFlag(&request.Until, "until", "end it at `INSTANT` (RFC 3339), later than now planned"),
+			instantFlag(&request.Until, "until", "end it at `INSTANT`, later than it would now; such as 2026-12-01T18:00:00Z"),
 			lengthFlag(&request.AtLeast, "at-least", "let it live at least `DURATION` more; never shortens"),
 			lengthFlag(&request.In, "in", "end it `DURATION` from now; may shorten, and gives a deadline where there was none"),
 			lockFlag(&lockWait), r.jsonFlag(),

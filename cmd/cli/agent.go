@@ -18,7 +18,7 @@ func (r *run) agentCommand() *cli.Command {
 	var lockWait time.Duration
 	return &cli.Command{
 		Name: "agent", Usage: "stay and keep the host as declared", UsageText: "pinfold agent [flags]", Category: "serve",
-		Description: "Stays resident: enforces deadlines, starts what was killed, mends what was lost. With -config it also applies a directory whenever that changes; other commands reach it through its socket.",
+		Description: "Stays resident: enforces deadlines, starts what was killed, mends what was lost. With -config it also applies a directory whenever that changes; other commands reach it through its socket. Ctrl-C ends it; the sandboxes live on.",
 		Flags: append([]cli.Flag{
 			stringFlag(&o.ConfigDir, "config", "follow the configuration in `DIR`"),
 			listFlag(&o.AllowDestroy, "allow-destroy", "let the configuration with this `DIGEST` delete more than max_destroy; may be repeated"),

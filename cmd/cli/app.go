@@ -83,7 +83,7 @@ func (r *run) root() *cli.Command {
 		Name:        "pinfold",
 		Usage:       "declared sandboxes on Linux hosts",
 		UsageText:   "pinfold [-chdir=DIR] [global flags] COMMAND [flags] [arguments]",
-		Description: "Sandboxes are declared in HCL files. plan shows what would change, apply makes the host match, and agent keeps it so.",
+		Description: "Sandboxes are declared in HCL files. plan shows what would change, apply makes the host match, and agent keeps it so.\n\nTo begin: make a directory, run 'pinfold init' in it, then 'sudo pinfold apply'. 'pinfold COMMAND -help' explains a command and has an example.\n\nExit codes: 0 done; 1 error; 2 there are changes (plan -detailed-exitcode); 130 interrupted. exec ends with its command's own.",
 		Flags: append(r.globalFlags(),
 			&cli.BoolFlag{Name: "version", Aliases: []string{"v"}, Usage: "print the version", Local: true, Destination: &version},
 		),

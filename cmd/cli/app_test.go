@@ -622,7 +622,7 @@ func TestApplyThatFailedHalfway(t *testing.T) {
 				PlanResult: reconcile.PlanResult{Plan: &plan.Plan{}}, Applied: plan.Summary{Add: 1},
 				Failures: []reconcile.Failure{{Address: "sandbox.py", Action: plan.ActCreate, Error: "no space left"}},
 			},
-			err: &reconcile.Error{Kind: reconcile.Internal, Message: "1 failed", Diagnostics: config.Diagnostics{{Severity: "error", Summary: "sandbox.py: create failed", Detail: "no space left"}}},
+			err: &reconcile.Error{Kind: reconcile.Internal, Message: "1 failed", Diagnostics: config.Diagnostics{{Severity: "error", Summary: "sandbox.py: create failed", Detail: "no space left", Address: "sandbox.py"}}},
 		}
 	}
 	r := invoke(t, half(), "apply", "-auto-approve", "-json")

@@ -29,10 +29,9 @@ type applying struct {
 
 func (r *run) applyingFlags(a *applying, destroy bool) []cli.Flag {
 	a.input, a.destroy = true, destroy
-	return append(r.planningFlags(&a.planning, destroy),
+	return append([]cli.Flag{
 		boolFlag(&a.autoApprove, "auto-approve", "do not ask"),
 		boolFlag(&a.input, "input", "never ask for anything; without -auto-approve that is an error"),
-		boolFlag(&a.override, "override", "though an agent follows a directory; it stops following until that changes"),
 		&cli.IntFlag{Name: "parallelism", Usage: "work on at most `N` things at a time", Value: 10, Destination: &a.parallelism, Validator: func(n int) error {
 			if n < 1 {
 				return fmt.Errorf("%d is less than 1", n)
@@ -40,7 +39,8 @@ func (r *run) applyingFlags(a *applying, destroy bool) []cli.Flag {
 			return nil
 		}},
 		r.jsonFlag(),
-	)
+		boolFlag(&a.override, "override", "go on though an agent follows a directory; it lets that rest until its files change"),
+	}, r.planningFlags(&a.planning, destroy)...)
 }
 
 func (r *run) applyCommand() *cli.Command {
@@ -87,7 +87,7 @@ func planningGiven(cmd *cli.Command) string {
 func (r *run) destroyCommand() *cli.Command {
 	var a applying
 	return &cli.Command{
-		Name: "destroy", Usage: "end everything that is declared here", UsageText: "pinfold destroy [flags]", Category: "change",
+		Name: "destroy", Usage: "end everything, data included", UsageText: "pinfold destroy [flags]", Category: "change",
 		Description: "Removes all sandboxes, networks and volumes of this state, data included, after asking. It is 'apply -destroy'.",
 		Flags:       r.applyingFlags(&a, true),
 		Metadata:    example("sudo pinfold destroy", "sudo pinfold destroy -auto-approve -target sandbox.py"),

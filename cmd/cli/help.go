@@ -63,6 +63,9 @@ func (r *run) printHelp(cmd *cli.Command) {
 	say := r.out.Printf
 	say("Usage: %s\n\n", cmd.UsageText)
 	say("%s\n", indented(cmd.Description, 2, width))
+	if strings.Contains(cmd.UsageText, "SANDBOX") {
+		say("\n%s\n", indented("SANDBOX is an address, such as sandbox.py or 'sandbox.py[\"a\"]' (quoted for the shell); py and 'py[\"a\"]' will do where nothing else has that name.", 2, width))
+	}
 	if len(cmd.Commands) > 0 {
 		for _, g := range groups {
 			say("\n%s:\n", g.title)
@@ -155,5 +158,5 @@ func flagsOf(cmd *cli.Command) []cli.Flag {
 func indented(text string, by, width int) string {
 	margin := strings.Repeat(" ", by)
 	wrapped := wordwrap.WrapString(text, uint(max(30, width-by)))
-	return margin + strings.ReplaceAll(wrapped, "\n", "\n"+margin)
+	return margin + strings.ReplaceAll(strings.ReplaceAll(wrapped, "\n", "\n"+margin), margin+"\n", "\n")
 }

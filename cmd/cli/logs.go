@@ -25,7 +25,7 @@ func (r *run) logsCommand() *cli.Command {
 		Description: "Prints what the sandbox's command wrote to standard output and error, as far as it is kept. With -f it goes on until the sandbox is destroyed or you press Ctrl-C.",
 		Flags: []cli.Flag{
 			boolFlag(&follow, "follow", "go on as more is written", "f"),
-			custom("tail", "only the last `N` lines, or all", func(s string) error {
+			custom("tail", "begin with the last `N` lines, or with all", func(s string) error {
 				if s == "all" {
 					tail = -1
 					return nil

@@ -25,23 +25,26 @@ type planning struct {
 func (r *run) planningFlags(p *planning, destroy bool) []cli.Flag {
 	p.refresh = true
 	o := &p.options
-	flags := []cli.Flag{
-		addressFlag(&o.Targets, "target", "only `ADDRESS` and what it depends on; may be repeated"),
-		addressFlag(&o.Excludes, "exclude", "not `ADDRESS`, nor what depends on it; may be repeated"),
-		boolFlag(&p.refresh, "refresh", "believe the last seen status instead of looking at the host"),
-		boolFlag(&p.takeOver, "take-over", "bind the state to this directory, though it belongs to another"),
-		lockFlag(&p.lockWait),
+	only, but := "only `ADDRESS` and what it depends on; may be repeated", "all but `ADDRESS` and what depends on it; may be repeated"
+	if destroy {
+		only, but = "only `ADDRESS` and what depends on it; may be repeated", "all but `ADDRESS` and what it depends on; may be repeated"
 	}
+	flags := []cli.Flag{addressFlag(&o.Targets, "target", only), addressFlag(&o.Excludes, "exclude", but)}
 	if !destroy {
 		flags = append(flags,
-			boolFlag(&o.Destroy, "destroy", "plan the end of everything declared"),
 			addressFlag(&o.Replace, "replace", "replace the sandbox `ADDRESS` though nothing about it changed; may be repeated"),
-			boolFlag(&o.RefreshOnly, "refresh-only", "only take over what is seen on the host"),
-			boolFlag(&o.ReleaseHolds, "release-holds", "drop operators' holds, so that declared modes apply"),
+			boolFlag(&o.Destroy, "destroy", "end everything, as 'pinfold destroy' does"),
 			boolFlag(&o.NoStart, "no-start", "leave new sandboxes created, not started"),
+			boolFlag(&o.ReleaseHolds, "release-holds", "drop what pause, stop, start and resume asked for, so that the files' modes apply"),
+			boolFlag(&o.RefreshOnly, "refresh-only", "only record what is seen on the host"),
 		)
 	}
-	return append(flags, r.inputFlags(&p.in)...)
+	flags = append(flags, boolFlag(&p.refresh, "refresh", "believe the last seen status instead of looking at the host"))
+	flags = append(flags, r.inputFlags(&p.in)...)
+	return append(flags,
+		boolFlag(&p.takeOver, "take-over", "bind the state to this directory, though it serves another"),
+		lockFlag(&p.lockWait),
+	)
 }
 
 // check finds combinations that mean nothing.
@@ -76,11 +79,11 @@ func (r *run) planCommand() *cli.Command {
 	return &cli.Command{
 		Name: "plan", Usage: "show what apply would do", UsageText: "pinfold plan [flags]", Category: "change",
 		Description: "Compares the files here with what is recorded and with the host, and prints every step with its cause and what it costs. Nothing is changed.",
-		Flags: append(r.planningFlags(&p, false),
+		Flags: append([]cli.Flag{
 			stringFlag(&out, "out", "save the plan to `FILE`, for 'pinfold apply FILE'"),
 			boolFlag(&detailed, "detailed-exitcode", "exit 2 when there are changes, 0 when there are none"),
 			r.jsonFlag(),
-		),
+		}, r.planningFlags(&p, false)...),
 		Metadata: example("sudo pinfold plan -out next.plan", "sudo pinfold apply next.plan"),
 		Action: func(ctx context.Context, cmd *cli.Command) error {
 			if _, err := arguments(cmd, 0, 0); err != nil {
