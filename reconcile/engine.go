@@ -45,6 +45,7 @@ type Engine struct {
 	turn  turn // one apply at a time
 
 	choosing sync.Mutex // held while a network chooses its range
+	execs    execs      // open sessions
 
 	// open are intents of this process whose end could not be recorded, by the
 	// sandbox's uid: the next intent of the same sandbox ends them. unrecovered

@@ -17,7 +17,8 @@ import (
 
 const (
 	// followEvery is how often a followed directory is looked at, and how far apart
-	// two looks must agree before its content is believed (contract 4.8).
+	// two looks must agree before its content is believed: one alone may see files
+	// that are still being written.
 	followEvery = 2 * time.Second
 	// A digest whose apply failed is tried again after this, doubling up to the
 	// longest: what it failed for may heal.
@@ -209,7 +210,7 @@ func (e *Engine) applyFollowed(ctx context.Context, f *follower, source *config.
 // errGuard marks a refusal by the prune guard.
 var errGuard = errors.New("max_destroy")
 
-// guard is the prune guard (contract 4.9): one change of the directory may not
+// guard is the prune guard: one change of the directory may not
 // delete or replace more than max_destroy of what is recorded.
 func (f *follower) guard(p *prepared) error {
 	going, fromFiles := map[string]bool{}, map[string]bool{}

@@ -8,7 +8,7 @@ import (
 )
 
 // agentWait bounds how long an operator's verb waits for the agent's own action
-// on the same sandbox (contract 3.1).
+// on the same sandbox.
 const agentWait = 10 * time.Second
 
 // lanes are one lock per resource address, each knowing who holds it and why,

@@ -338,6 +338,9 @@ func (e *actor) freezer(ctx context.Context, rec *plan.Sandbox, op Op, act func(
 		return e.stepFailed(rec, in, fmt.Errorf("cannot %s %s: %w", op, rec.Address, err), nil)
 	}
 	failpoint("host." + string(op) + ".after")
+	if op == opPause {
+		e.execs.paused(rec.Address)
+	}
 	rec.Instance.Phase = phase
 	worked(rec)
 	rec.Conditions = plan.Conditions(rec, aliveSeen(rec, phase == plan.Paused), true, e.now())

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -245,9 +246,15 @@ func (s *server) log(ctx context.Context, ses *session, call *frame) {
 	_ = ses.w.send("result", "", nil, f)
 }
 
-// hangupGrace is how long an exec whose client is gone may take to end after its
-// hangup signal.
-const hangupGrace = 5 * time.Second
+const (
+	// hangupGrace is how long an exec whose client is gone may take to end after its
+	// hangup signal.
+	hangupGrace = 5 * time.Second
+	// killGrace is how long it may take to end after being killed. One that is
+	// frozen, or hangs in the kernel, does not: it dies once it can, and the agent's
+	// own end must not wait for that.
+	killGrace = 2 * time.Second
+)
 
 func (s *server) exec(ctx context.Context, ses *session, call *frame) {
 	var r execCall
@@ -265,7 +272,7 @@ func (s *server) exec(ctx context.Context, ses *session, call *frame) {
 			r.Stderr = call.files[i]
 		}
 	}
-	p, err := s.e.Exec(ctx, r.ExecRequest)
+	p, err := s.e.exec(ctx, r.ExecRequest)
 	if err != nil {
 		ses.fail(err, nil)
 		return
@@ -275,12 +282,9 @@ func (s *server) exec(ctx context.Context, ses *session, call *frame) {
 		console = append(console, c)
 	}
 	_ = ses.w.send("started", "", nil, console...) // a client that is gone ends ctx
-	for _, c := range console {
-		c.Close() // the client holds it now; its end hangs the command up
-	}
 	done := make(chan struct{})
 	var passing sync.WaitGroup
-	passing.Go(func() { pass(ctx, p, ses.signals, done) })
+	passing.Go(func() { pass(ctx, p, console, ses.signals, done) })
 	code, err := p.Wait()
 	close(done)
 	passing.Wait()
@@ -292,25 +296,55 @@ func (s *server) exec(ctx context.Context, ses *session, call *frame) {
 }
 
 // pass forwards the client's signals. When the client goes, or the agent ends, it
-// hangs the command up as a closed terminal would, and kills it if that is not
-// enough.
-func pass(ctx context.Context, p ExecSession, signals <-chan int, done <-chan struct{}) {
+// hangs the command up as a closed terminal would, kills it if that is not
+// enough, and closes the session if not even that is. It closes the console,
+// whose last holder's end hangs the command up; of a command that goes on without
+// its client it is kept open and read until that ends.
+func pass(ctx context.Context, p *execSession, console []*os.File, signals <-chan int, done <-chan struct{}) {
+	defer func() {
+		for _, c := range console {
+			if p.stays {
+				go drain(c)
+			} else {
+				c.Close()
+			}
+		}
+	}()
 	for {
 		select {
 		case sig := <-signals:
 			_ = p.Signal(sig)
+			continue
 		case <-done:
 			return
 		case <-ctx.Done():
-			_ = p.Signal(int(syscall.SIGHUP))
-			t := time.NewTimer(hangupGrace)
-			defer t.Stop()
-			select {
-			case <-t.C:
-				_ = p.Signal(int(syscall.SIGKILL))
-			case <-done:
-			}
+		}
+		break
+	}
+	for _, c := range console {
+		c.Close()
+	}
+	console = nil
+	for _, step := range []struct {
+		sig   syscall.Signal
+		grace time.Duration
+	}{{syscall.SIGHUP, hangupGrace}, {syscall.SIGKILL, killGrace}} {
+		_ = p.Signal(int(step.sig))
+		t := time.NewTimer(step.grace)
+		select {
+		case <-done:
+			t.Stop()
 			return
+		case <-t.C:
 		}
 	}
+	p.close(&Error{Kind: Conflict, Message: fmt.Sprintf(
+		"the command in %s was killed and does not end; it dies once it can, at resume if its sandbox is frozen", p.address)}, false)
+}
+
+// drain reads a terminal that nobody looks at any more, so that the command does
+// not stop at a full buffer, until the command lets go of it (EIO, pty(7)).
+func drain(console *os.File) {
+	_, _ = io.Copy(io.Discard, console)
+	console.Close()
 }

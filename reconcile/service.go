@@ -105,7 +105,7 @@ type Failure struct {
 	Error   string      `json:"error"`
 }
 
-// ListResult is `list -json` (contract 8).
+// ListResult is `list -json`.
 type ListResult struct {
 	FormatVersion string        `json:"format_version"`
 	Sandboxes     []SandboxView `json:"sandboxes"`

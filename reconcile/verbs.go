@@ -2,7 +2,6 @@ package reconcile
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -10,11 +9,10 @@ import (
 	"time"
 
 	"pinfold/reconcile/plan"
-	"pinfold/runtime"
 )
 
 // accessWait bounds how long exec and logs wait for a sandbox that is just
-// being paused or resumed (contract 3.1).
+// being paused or resumed.
 const accessWait = 30 * time.Second
 
 // Act runs an operator verb. It acts at once and leaves a hold, so that the
@@ -343,49 +341,6 @@ func (e *Engine) access(ctx context.Context, word string) (*plan.Sandbox, error)
 		return nil, e.notFound(address)
 	}
 	return rec, nil
-}
-
-// Exec starts a process in a running sandbox.
-func (e *Engine) Exec(ctx context.Context, r ExecRequest) (ExecSession, error) {
-	if len(r.Args) == 0 {
-		return nil, &Error{Kind: Invalid, Message: "exec needs a command"}
-	}
-	rec, err := e.access(ctx, r.Address)
-	if err != nil {
-		return nil, err
-	}
-	if rec.Instance == nil {
-		return nil, &Error{Kind: Conflict, Message: fmt.Sprintf("sandbox: %s is pending, cannot exec; apply creates it", rec.Address)}
-	}
-	p, err := e.host.Exec(context.WithoutCancel(ctx), rec.Instance.ID, runtime.Exec{
-		Args: r.Args, Env: r.Env, WorkingDir: r.WorkingDir, User: r.User,
-		TTY: r.TTY, Width: r.Width, Height: r.Height,
-		Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr,
-	})
-	switch {
-	case errors.Is(err, runtime.ErrPaused):
-		return nil, &Error{Kind: Conflict, Message: fmt.Sprintf("sandbox: %s is paused, cannot exec; resume it first", rec.Address)}
-	case errors.Is(err, runtime.ErrNotRunning):
-		return nil, &Error{Kind: Conflict, Message: fmt.Sprintf("sandbox: %s is %s, cannot exec; start it first", rec.Address, e.phaseNow(ctx, rec))}
-	case errors.Is(err, runtime.ErrCommand):
-		code := 126
-		if errors.Is(err, os.ErrNotExist) {
-			code = 127
-		}
-		return nil, &Error{Kind: Invalid, Message: err.Error(), Code: code}
-	case err != nil:
-		return nil, errorOf(fmt.Errorf("cannot exec in %s: %w", rec.Address, err))
-	}
-	return p, nil
-}
-
-// phaseNow is the phase a refusal should name.
-func (e *Engine) phaseNow(ctx context.Context, rec *plan.Sandbox) plan.Phase {
-	seen, there, err := e.host.Inspect(ctx, rec.Instance.ID)
-	if err != nil {
-		return rec.Instance.Phase
-	}
-	return plan.StatusOf(rec, seenOf(seen), there, "", e.now()).Phase
 }
 
 // OpenLog opens the sandbox's output for reading.
