@@ -29,6 +29,11 @@ func (e *Engine) foretell(exports config.Exports, p *plan.Plan, records *plan.Re
 			forget(c.Address)
 		}
 		have, known := exports[c.Address]
+		if known && incarnates(c) && have.InstanceID != "" {
+			have.InstanceID = "" // address and ports stay
+			exports[c.Address] = have
+			changed = true
+		}
 		if !known || !republishes(c) {
 			continue
 		}
@@ -46,18 +51,24 @@ func (e *Engine) foretell(exports config.Exports, p *plan.Plan, records *plan.Re
 }
 
 // unsettled are the addresses whose exports this plan changes or may change: what
-// it makes, and sandboxes that get another address or other ports.
+// it makes, and sandboxes that get another instance, address or ports.
 func unsettled(p *plan.Plan, records *plan.Records) map[string]bool {
 	set, anew := map[string]bool{}, networksAnew(p)
 	for _, a := range p.Unsettled() {
 		set[a] = true
 	}
 	for i := range p.Changes {
-		if c := &p.Changes[i]; moves(c, anew, records) || republishes(c) {
+		if c := &p.Changes[i]; moves(c, anew, records) || republishes(c) || incarnates(c) {
 			set[c.Address] = true
 		}
 	}
 	return set
+}
+
+// incarnates tells whether a change makes a new instance of a sandbox that has
+// one.
+func incarnates(c *plan.Change) bool {
+	return c.Kind == "sandbox" && (c.Action == plan.ActReplace || c.Action == plan.ActRecreate)
 }
 
 // moves tells whether a change gives a sandbox another address: it goes to
