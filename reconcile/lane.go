@@ -110,10 +110,16 @@ func (t *turn) init(now func() time.Time) {
 
 // take waits, at most the given time, for the apply that runs.
 func (t *turn) take(ctx context.Context, atMost time.Duration, verb string) (release func(), err error) {
+	select {
+	case t.token <- struct{}{}:
+		return t.taken(verb), nil
+	default:
+	}
 	timeout := time.NewTimer(atMost)
 	defer timeout.Stop()
 	select {
 	case t.token <- struct{}{}:
+		return t.taken(verb), nil
 	case <-timeout.C:
 		t.mu.Lock()
 		defer t.mu.Unlock()
@@ -122,10 +128,13 @@ func (t *turn) take(ctx context.Context, atMost time.Duration, verb string) (rel
 	case <-ctx.Done():
 		return nil, &Error{Kind: Interrupted, Message: "interrupted while waiting for another apply"}
 	}
+}
+
+func (t *turn) taken(verb string) (release func()) {
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.since, t.verb = t.now(), verb
-	t.mu.Unlock()
-	return func() { <-t.token }, nil
+	return func() { <-t.token }
 }
 
 func inProgress(h *lane) *Error {

@@ -25,12 +25,16 @@ const (
 	DefaultLockWait = 10 * time.Second
 )
 
+// NoLockWait, for a LockWait in options and requests, is not to wait at all: what
+// is in use is told at once. 0 means DefaultLockWait there.
+const NoLockWait time.Duration = -1
+
 // OpenOptions say which state and host to serve.
 type OpenOptions struct {
 	StateDir string // default DefaultStateDir
 	RunDir   string // default DefaultRunDir
 	Settings config.Settings
-	LockWait time.Duration // for another process that has the state; default DefaultLockWait
+	LockWait time.Duration // for another process that has the state; 0: DefaultLockWait, NoLockWait: none
 	Verb     string        // what the caller is about to do, told to whoever waits
 	ReadOnly bool          // look only: nothing is stored, recovered or made
 	Version  string
@@ -44,9 +48,7 @@ func (o *OpenOptions) fill() error {
 	if o.RunDir == "" {
 		o.RunDir = DefaultRunDir
 	}
-	if o.LockWait == 0 {
-		o.LockWait = DefaultLockWait
-	}
+	o.LockWait = lockWait(o.LockWait)
 	if o.Log == nil {
 		o.Log = hclog.NewNullLogger()
 	}

@@ -46,7 +46,7 @@ type PlanRequest struct {
 	Source   *config.Source `json:"source,omitempty"`
 	Options  plan.Options   `json:"options"`
 	TakeOver bool           `json:"take_over,omitempty"` // bind the state to Source.Dir
-	LockWait time.Duration  `json:"lock_wait,omitempty"`
+	LockWait time.Duration  `json:"lock_wait,omitempty"` // 0: DefaultLockWait, NoLockWait: none
 }
 
 // PlanResult is a plan with what ties it to its moment.
@@ -199,7 +199,7 @@ type Event struct {
 	Address  string    `json:"address"`
 	UID      string    `json:"uid,omitempty"`
 	Instance string    `json:"instance_id,omitempty"`
-	Type     string    `json:"type"`   // an action, or exited, lost, expired, destroyed, renewed, held, error
+	Type     string    `json:"type"`   // an action, or exited, lost, expired, destroyed, renewed, held, error, undone
 	Reason   string    `json:"reason"` // cause or tombstone reason
 	Message  string    `json:"message,omitempty"`
 	By       string    `json:"by,omitempty"` // apply, agent, operator

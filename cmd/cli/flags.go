@@ -9,6 +9,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"pinfold/config"
+	"pinfold/reconcile"
 )
 
 // value is a flag value by two functions.
@@ -92,10 +93,12 @@ func lockFlag(dst *time.Duration) cli.Flag {
 			if d < 0 {
 				return fmt.Errorf("%q is negative", s)
 			}
-			*dst = time.Duration(d)
+			if *dst = time.Duration(d); d == 0 {
+				*dst = reconcile.NoLockWait
+			}
 			return nil
 		},
-		show: func() string { return config.Duration(*dst).String() },
+		show: func() string { return config.Duration(max(0, *dst)).String() },
 	}}
 }
 
