@@ -222,11 +222,12 @@ func (e *Engine) stillApproved(ctx context.Context, r PlanRequest, shown *prepar
 	return now, nil
 }
 
+// lockWait is the time that a LockWait of options and requests stands for.
 func lockWait(d time.Duration) time.Duration {
-	if d <= 0 {
+	if d == 0 {
 		return DefaultLockWait
 	}
-	return d
+	return max(0, d)
 }
 
 // execute runs a prepared plan and records what it was for.
@@ -451,13 +452,16 @@ func (e *Engine) unwatched() config.Diagnostics {
 		return nil
 	}
 	slices.Sort(with)
-	shown := strings.Join(with[:min(3, len(with))], ", ")
+	shown, have := strings.Join(with[:min(3, len(with))], ", "), "have"
+	if len(with) == 1 {
+		have = "has"
+	}
 	if len(with) > 3 {
 		shown += fmt.Sprintf(" and %d more", len(with)-3)
 	}
 	return config.Diagnostics{{
 		Severity: "warning", Summary: "no agent is running to enforce deadlines",
-		Detail: shown + " have a deadline. Without an agent it is acted on only at the next apply; run pinfold agent.",
+		Detail: shown + " " + have + " a deadline. Without an agent it is acted on only at the next apply; run pinfold agent.",
 	}}
 }
 

@@ -763,3 +763,107 @@ func TestOneThatCannotBeClearedAwayStopsNoOther(t *testing.T) {
 		l.end(e)
 	})
 }
+
+func TestNewInstanceIsForetold(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		l := newLab(t, map[string]string{"main.hcl": "network \"n\" {}\n" + one("network { name = network.n }\nport \"p\" { container = 80 }") + box("web", "env = { ID = sandbox.a.instance_id }") +
+			box("near", "env = { P = tostring(sandbox.a.ports.p.host) }") + "\noutput \"id\" { value = sandbox.a.instance_id }"})
+		e := l.open("apply")
+		l.apply(e, plan.Options{})
+		old := l.id(e, "sandbox.near")
+		follows := func(how string, o plan.Options) {
+			t.Helper()
+			res := l.apply(e, o)
+			id := l.id(e, "sandbox.a")
+			if got := l.world.Spec(l.id(e, "sandbox.web")).Env["ID"]; got != id {
+				t.Errorf("%s: web has %s, the instance is %s", how, got, id)
+			}
+			if got := string(res.Outputs[0].Value); got != `"`+id+`"` {
+				t.Errorf("%s: output %s, the instance is %s", how, got, id)
+			}
+			l.nothingToDo(e)
+		}
+		follows("replaced", plan.Options{Replace: []string{"sandbox.a"}})
+		l.world.Kill(l.id(e, "sandbox.a"))
+		follows("lost", plan.Options{})
+		if l.id(e, "sandbox.near") != old || hasPrefix(l.events(e, "sandbox.near"), "restart/") {
+			t.Error("one that only refers to what stays is touched")
+		}
+		l.end(e)
+	})
+}
+
+func TestNoLockWait(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		l := newLab(t, map[string]string{"main.hcl": one("")})
+		e := l.open("apply")
+		r := l.request(plan.Options{})
+		r.LockWait = NoLockWait
+		for range 20 { // free: it gets its turn, though there is no time to wait
+			if _, err := e.Apply(context.Background(), r, nil, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		release, err := e.turn.take(context.Background(), 0, "apply")
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := e.now()
+		_, err = e.Apply(context.Background(), r, nil, nil)
+		l.refused(err, Locked, "another apply has been running")
+		if d := e.now().Sub(began); d != 0 {
+			t.Errorf("it waited %s", d)
+		}
+		r.LockWait = 0
+		_, err = e.Apply(context.Background(), r, nil, nil)
+		l.refused(err, Locked, "another apply has been running")
+		if d := e.now().Sub(began); d != DefaultLockWait {
+			t.Errorf("by default it waits %s", d)
+		}
+		release()
+		o := OpenOptions{LockWait: NoLockWait}
+		if err := o.fill(); err != nil || o.LockWait != 0 {
+			t.Errorf("options: %s, %v", o.LockWait, err)
+		}
+		l.end(e)
+	})
+}
+
+func TestHistoryTellsWhatFailedAndThatItIsUndone(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		l := newLab(t, map[string]string{"main.hcl": one("")})
+		e := l.open("apply")
+		for _, c := range []struct {
+			op   sim.Op
+			want []string
+		}{
+			{sim.OpStart, []string{"create/created/apply", "error/start failed/apply", "undone/start failed/apply"}},
+			{sim.OpCreate, []string{"error/create failed/apply", "undone/create failed/apply"}},
+		} {
+			before := len(l.events(e, "sandbox.a"))
+			l.world.Fail(c.op, "", errors.New("no luck"), sim.Before, 1)
+			l.applyFails(e, plan.Options{})
+			if got := l.events(e, "sandbox.a")[before:]; !slices.Equal(got, c.want) {
+				t.Errorf("%s fails: %v, want %v", c.op, got, c.want)
+			}
+			all, err := e.history("sandbox.a", 2)
+			if err != nil || all[0].Instance == "" || all[0].Instance != all[1].Instance || !strings.Contains(all[0].Message, "no luck") {
+				t.Errorf("%s fails: %+v, %v", c.op, all, err)
+			}
+		}
+		l.end(e)
+	})
+}
+
+func TestUnwatchedDeadlinesInWords(t *testing.T) {
+	l := newLab(t, map[string]string{"main.hcl": one("lifetime { ttl = \"1h\" }")})
+	e := l.open("apply")
+	if w := l.apply(e, plan.Options{}).Warnings; len(w) != 1 || !strings.HasPrefix(w[0].Detail, "sandbox.a has a deadline.") {
+		t.Errorf("one: %+v", w)
+	}
+	l.main(one("lifetime { ttl = \"1h\" }") + box("b", "lifetime { ttl = \"1h\" }"))
+	if w := l.apply(e, plan.Options{}).Warnings; len(w) != 1 || !strings.HasPrefix(w[0].Detail, "sandbox.a, sandbox.b have a deadline.") {
+		t.Errorf("two: %+v", w)
+	}
+	l.end(e)
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"pinfold/config"
@@ -144,26 +145,45 @@ func (e *actor) create(ctx context.Context, rec *plan.Sandbox, then string, w *w
 
 // createFailed undoes a create and records why, and either when to try again or,
 // after start_timeout, that nobody should. tried is the instance that did not
-// come up; in its intent, nil when the host was not touched yet.
+// come up; in its intent, nil when the host was not touched yet, or when all was
+// taken back already and why is in the history.
 func (e *actor) createFailed(rec *plan.Sandbox, in *Intent, tried string, cause error) error {
+	w := &write{bump: true}
+	of := func(typ, reason, message string) {
+		ev := e.eventOf(rec, typ, reason, message)
+		ev.Instance = tried
+		w.event(ev)
+	}
+	step := "create failed"
+	var undo error
 	if in != nil {
-		if err := e.undoCreate(context.Background(), in, rec); err != nil {
+		if undo = e.undoCreate(context.Background(), in, rec); undo != nil {
 			e.openMu.Lock()
 			e.unrecovered = append(e.unrecovered, *in)
 			e.openMu.Unlock()
-			cause = errors.Join(cause, err)
+			cause = errors.Join(cause, undo)
 		}
+	}
+	if in != nil || tried == "" {
+		of("error", step, cause.Error())
+	} else {
+		step = "start failed"
+	}
+	switch {
+	case tried == "" || undo != nil || slices.Contains(rec.Doomed, tried):
+	case rec.CarryFrom == tried:
+		of("undone", step, "the instance is down; its files go to the next one")
+	default:
+		of("undone", step, "the instance is removed")
 	}
 	now := e.now()
 	rec.Retry = plan.Backoff(rec.Retry, 0, now, rand.Float64(), cause.Error())
-	ev := e.eventOf(rec, "error", "create failed", cause.Error())
 	if tried != "" && plan.GiveUp(rec.Retry, &rec.Spec, now) {
 		rec.Instance = &plan.Instance{ID: tried, Phase: plan.Failed, CreatedAt: now, FailReason: "provision_timeout"}
-		ev = e.eventOf(rec, "failed", "provision_timeout", cause.Error())
+		of("failed", "provision_timeout", cause.Error())
 	}
 	rec.Conditions = plan.Conditions(rec, plan.Seen{}, true, now)
-	w := &write{bump: true}
-	if err := e.commit(w.sandbox(copySandbox(rec)).event(ev)); err != nil {
+	if err := e.commit(w.sandbox(copySandbox(rec))); err != nil {
 		return errors.Join(cause, err)
 	}
 	return &stepError{cause}
@@ -279,9 +299,10 @@ func (e *actor) startFailed(ctx context.Context, in *Intent, rec *plan.Sandbox, 
 	inst := rec.Instance
 	cause = fmt.Errorf("cannot start %s: %w", rec.Address, cause)
 	if fresh {
+		failed := e.eventOf(rec, "error", "start failed", cause.Error())
 		rec.Instance = nil
 		rec.Doomed = appendOnce(rec.Doomed, inst.ID)
-		if err := e.end(in, (&write{bump: true}).sandbox(copySandbox(rec))); err != nil {
+		if err := e.end(in, (&write{bump: true}).sandbox(copySandbox(rec)).event(failed)); err != nil {
 			return errors.Join(cause, err)
 		}
 		if err := e.removeDoomed(ctx, rec); err != nil {

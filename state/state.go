@@ -4,7 +4,8 @@
 //
 // # The bucket tree
 //
-//	meta        schema, lineage, serial, created, config_dir, digest   (one key each)
+//	meta        schema, lineage, serial, created, config_dir, digest, override
+//	            (one key each)
 //	sandboxes   ADDRESS → plan.Sandbox
 //	networks    ADDRESS → plan.Network
 //	volumes     ADDRESS → plan.Volume
