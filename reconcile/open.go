@@ -107,7 +107,7 @@ func openEngine(ctx context.Context, o OpenOptions, by string) (*Engine, error) 
 		store, err = emptyStore{path: filepath.Join(o.StateDir, "state.db")}, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, servedElsewhere(err, o)
 	}
 	if !o.ReadOnly {
 		if err := os.MkdirAll(o.RunDir, 0o700); err != nil {
@@ -126,6 +126,26 @@ func openEngine(ctx context.Context, o OpenOptions, by string) (*Engine, error) 
 		return nil, errors.Join(err, h.Close(), store.Close())
 	}
 	return e, nil
+}
+
+// agentVerb is what an agent notes beside the state it holds, with its run dir
+// behind it.
+const agentVerb = "agent -run-dir "
+
+// servedElsewhere turns the refusal of a state that an agent with another run dir
+// holds, for which waiting is no use, into one that names the run dir.
+func servedElsewhere(err error, o OpenOptions) error {
+	var locked *state.LockedError
+	if !errors.As(err, &locked) || locked.Gone {
+		return err
+	}
+	dir, is := strings.CutPrefix(locked.Holder.Verb, agentVerb)
+	if !is || real(dir) == real(o.RunDir) {
+		return err
+	}
+	return &Error{Kind: Invalid, Message: fmt.Sprintf(
+		"state %s is served by an agent (pid %d, since %s) whose run dir is %s, not %s; give -run-dir %s to reach it, or stop it first",
+		o.StateDir, locked.Holder.PID, locked.Holder.Since.UTC().Format(time.RFC3339), dir, o.RunDir, dir)}
 }
 
 // openHost opens the real host; a state that does not exist yet has none to
@@ -151,7 +171,7 @@ func RunAgent(ctx context.Context, o AgentOptions) error {
 	if err := o.fill(); err != nil {
 		return err
 	}
-	o.Verb = "agent"
+	o.Verb = agentVerb + o.RunDir
 	if os.Geteuid() == 0 {
 		if err := os.MkdirAll(o.RunDir, 0o700); err != nil {
 			return fmt.Errorf("cannot make the run dir: %w", err)

@@ -23,6 +23,7 @@ import (
 	"pinfold/config"
 	"pinfold/reconcile/plan"
 	"pinfold/runtime/sim"
+	"pinfold/state"
 )
 
 // serve runs a whole agent in this process, over the simulated host, and returns
@@ -340,6 +341,25 @@ func TestSecondAgentIsRefused(t *testing.T) {
 	}
 	stop()
 	l.end(e)
+}
+
+func TestStateOfAnAgentWithAnotherRunDir(t *testing.T) {
+	dir, runDir := t.TempDir(), t.TempDir()
+	store, err := state.Open(context.Background(), state.Options{Dir: dir, Verb: agentVerb + runDir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &lab{t: t}
+	_, err = Open(context.Background(), OpenOptions{RunDir: t.TempDir(), StateDir: dir, LockWait: NoLockWait, Verb: "plan"})
+	l.refused(err, Invalid, "give -run-dir "+runDir+" to reach it")
+	err = RunAgent(context.Background(), AgentOptions{OpenOptions: OpenOptions{RunDir: t.TempDir(), StateDir: dir, LockWait: NoLockWait}})
+	l.refused(err, Invalid, "give -run-dir "+runDir+" to reach it")
+	// The same run dir: its agent is just coming or going.
+	_, err = Open(context.Background(), OpenOptions{RunDir: runDir, StateDir: dir, LockWait: NoLockWait, Verb: "plan"})
+	l.refused(err, Locked, "(agent -run-dir "+runDir+")")
+	if err := store.Close(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestStaleSocketIsReplaced(t *testing.T) {
