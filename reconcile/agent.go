@@ -120,14 +120,16 @@ func (a *agent) loop(ctx context.Context, ready func()) error {
 	for {
 		full, dirty := a.takeDirty()
 		now := a.now()
+		a.log.Debug("awake", "everything", full, "addresses", dirty)
 		if full || now.Sub(lastLook) >= fullLook || now.Before(lastLook) {
 			lastLook = now
 			if err := a.pass(ctx); err == nil {
 				failed = 0
+				a.content("")
 			} else if ctx.Err() == nil {
 				again := min(paceMin<<min(failed, 10), fullLook)
 				failed++
-				a.log.Error("cannot look after the sandboxes", "error", err, "again_in", again)
+				a.complain("", "cannot look after the sandboxes", err, "again_in", again)
 				lastLook = now.Add(again - fullLook)
 			}
 		} else {
@@ -244,6 +246,7 @@ func (a *agent) pass(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	a.log.Debug("looked at everything", "sandboxes", len(records.Sandboxes), "to_do", len(todo), "wake_at", p.WakeAt)
 	a.mendShared(ctx, p)
 	for address := range records.Sandboxes {
 		switch {
@@ -305,6 +308,7 @@ func (a *agent) forget(address string) {
 	delete(a.due, address)
 	delete(a.paces, address)
 	delete(a.missed, address)
+	a.content(address)
 	if w, ok := a.watches[address]; ok {
 		w.cancel()
 		delete(a.watches, address)
@@ -341,7 +345,7 @@ func (a *agent) mendShared(ctx context.Context, p *plan.Plan) {
 			continue
 		}
 		if err := r.change(context.WithoutCancel(ctx), c); err != nil {
-			a.log.Error("cannot mend", "address", c.Address, "error", err)
+			a.complain(c.Address, "cannot mend", err, "action", c.Action, "cause", c.Cause)
 		}
 		release()
 	}
@@ -436,8 +440,9 @@ func (a *agent) after(ctx context.Context, address string, did bool, wake time.T
 		return
 	}
 	a.watch(ctx, rec)
+	a.log.Debug("looked at one", "address", address, "did", did, "phase", phaseOf(rec), "wake_at", wake)
 	if err != nil {
-		a.log.Error("cannot converge", "address", address, "error", err)
+		a.complain(address, "cannot keep", err, "again_at", rec.Retry.NextAt)
 	}
 	a.mu.Lock()
 	missed := a.missed[address]

@@ -252,6 +252,7 @@ func (e *Engine) execute(ctx context.Context, p *prepared, r ApplyRequest, progr
 		return err
 	}
 	run.graph(p.Plan)
+	e.log.Debug("applying", "digest", p.Digest, "serial", p.Serial, "changes", len(p.Plan.Changes))
 	run.execute(ctx, r.Parallelism)
 	as.sweepAll(ctx)
 	res.Applied, res.Failures = plan.Summarize(run.done), run.failures

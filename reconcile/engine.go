@@ -47,6 +47,8 @@ type Engine struct {
 	choosing sync.Mutex // held while a network chooses its range
 	execs    execs      // open sessions
 
+	complaints complaints
+
 	// open are intents of this process whose end could not be recorded, by the
 	// sandbox's uid: the next intent of the same sandbox ends them. unrecovered
 	// are those of dead processes that could not be finished or undone yet.

@@ -246,6 +246,7 @@ func (r *run) node(ctx context.Context, n *node) {
 // are skipped for it.
 func (r *run) fail(n *node, changes []plan.Change, elapsed time.Duration, err error) {
 	c := changes[0]
+	r.complain(c.Address, "cannot change", err, "action", c.Action, "cause", c.Cause, "by", r.by)
 	n.failed = "skipped: " + string(c.Action) + " failed"
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -294,7 +295,16 @@ func (e *Engine) identity(address string) string {
 	return ""
 }
 
+// change carries out one change and logs it. Its failure is for the caller to tell.
 func (r *run) change(ctx context.Context, c plan.Change) error {
+	err := r.step(ctx, c)
+	if err == nil {
+		r.changed(&c)
+	}
+	return err
+}
+
+func (r *run) step(ctx context.Context, c plan.Change) error {
 	switch c.Kind {
 	case "network":
 		return r.networkChange(ctx, c)

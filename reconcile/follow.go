@@ -162,6 +162,7 @@ func (f *follower) apply(ctx context.Context, source *config.Source) {
 	}
 	if err == nil {
 		f.failed, f.fails = "", 0
+		f.e.content(f.dir)
 		f.e.log.Info("applied the followed directory", "dir", f.dir, "digest", digest)
 		return
 	}
@@ -175,13 +176,13 @@ func (f *follower) apply(ctx context.Context, source *config.Source) {
 		f.retryAt = f.e.now().Add(min(retryMin<<min(f.fails, 10), retryMax))
 		f.fails++
 	}
-	f.e.log.Error("the followed directory is not applied", "dir", f.dir, "digest", digest, "error", err)
+	first := f.e.complain(f.dir, "the followed directory is not applied", err, "digest", digest)
 	ev := Event{Address: f.dir, Type: "error", Reason: "not applied", Message: err.Error()}
 	if commit := f.e.as(byAgent).commit((&write{}).event(ev)); commit != nil {
 		f.e.log.Error("cannot record", "error", commit)
 	}
 	var e *Error
-	if errors.As(err, &e) {
+	if errors.As(err, &e) && first {
 		f.complain(e.Diagnostics)
 	}
 }

@@ -36,7 +36,8 @@ type lab struct {
 	state    string
 	dir      string
 	settings config.Settings
-	quiet    bool // no log
+	quiet    bool         // no log
+	log      hclog.Logger // instead of the test's own
 }
 
 func newLab(t *testing.T, files map[string]string) *lab {
@@ -200,6 +201,9 @@ func (l *lab) process(by string, m *mortal) *process {
 	log := hclog.NewNullLogger()
 	if os.Getenv("PINFOLD_LOG") == "debug" && !l.quiet {
 		log = hclog.New(&hclog.LoggerOptions{Output: testWriter{l.t}, Level: hclog.Debug})
+	}
+	if l.log != nil {
+		log = l.log
 	}
 	lineage := store.Lineage()
 	m.twice = func() { l.atMostOne(lineage) }

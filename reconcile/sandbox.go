@@ -532,7 +532,9 @@ func (e *actor) removeAll(ctx context.Context, in *Intent, rec *plan.Sandbox, ke
 		if err := e.takeDown(ctx, id, grace); err != nil {
 			kept = append(kept, id)
 			failed = append(failed, fmt.Errorf("cannot remove instance %s of %s: %w", id, rec.Address, err))
+			continue
 		}
+		e.log.Info("removed an old instance", "address", rec.Address, "instance", id, "by", e.by)
 	}
 	rec.Doomed = kept
 	if len(failed) > 0 {

@@ -178,6 +178,7 @@ func (e *actor) take(ctx context.Context, rec *plan.Sandbox, st *plan.Status, s 
 	if err := e.commit(w); err != nil {
 		return nil, err
 	}
+	e.noticed(w.events)
 	return copySandbox(rec), nil
 }
 
@@ -225,6 +226,7 @@ func (e *actor) takeAll(ctx context.Context, status map[string]plan.Status, reco
 		if err := e.commit(w); err != nil {
 			return nil, err
 		}
+		e.noticed(w.events)
 	}
 	var mu sync.Mutex
 	each(ended, DefaultParallelism, func(address string) {

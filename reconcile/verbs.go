@@ -44,8 +44,10 @@ func (e *Engine) Act(ctx context.Context, r ActRequest) (*ActResult, error) {
 		res.Note, err = op.opRelease(work, rec)
 	}
 	if err != nil {
+		e.log.Warn("cannot act", "address", rec.Address, "verb", r.Verb, "error", err)
 		return nil, errorOf(err)
 	}
+	e.acted(rec.Address, r.Verb, r.Reason, res.Note)
 	res.Sandbox, err = e.viewOne(work, rec.Address)
 	return res, err
 }
@@ -271,7 +273,7 @@ func settled(rec *plan.Sandbox, now time.Time) bool {
 func (e *actor) carryOut(ctx context.Context, changes []plan.Change) error {
 	r := &run{actor: e, quit: ctx, declared: declaredBy(nil)}
 	for _, c := range changes {
-		if err := r.sandboxChange(ctx, c); err != nil {
+		if err := r.change(ctx, c); err != nil {
 			return err
 		}
 	}
@@ -311,6 +313,7 @@ func (e *Engine) Renew(ctx context.Context, r RenewRequest) (*ActResult, error) 
 	if err := op.commit(w.sandbox(rec).event(ev)); err != nil {
 		return nil, errorOf(err)
 	}
+	e.acted(rec.Address, "renew", "", "until "+lease.Until.UTC().Format(time.RFC3339))
 	res := &ActResult{}
 	res.Sandbox, err = e.viewOne(ctx, rec.Address)
 	return res, err
