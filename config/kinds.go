@@ -96,6 +96,16 @@ var asCPU = kind[float64]{cty.Number, func(v cty.Value) (float64, error) {
 	return f, nil
 }}
 
+// asPIDs is a limit of processes and threads. The pids cgroup counts the
+// sandbox's own init (PID 1), so the command needs a second.
+var asPIDs = kind[int64]{cty.Number, func(v cty.Value) (int64, error) {
+	n, err := asWhole(0, 1<<40).get(v)
+	if err == nil && n == 1 {
+		err = errors.New("1 leaves no room for the command: the sandbox's init counts too. Use 2 or more, or 0 for no limit")
+	}
+	return n, err
+}}
+
 // never switches a deadline off that a policy set.
 const never = "never"
 

@@ -39,7 +39,6 @@ var (
 	asGrace          = asPositive("; for an end without grace use stop_signal = \"SIGKILL\"")
 	asStartTimeout   = asPositive("")
 	asContent        = asText(func(string) error { return nil })
-	asLimit          = asWhole(0, 1<<40)
 	asContainerPort  = asPort(1)
 	asHostPort       = asPort(0)
 )
@@ -195,7 +194,7 @@ func (d *decoder) rules(l layer, body *hclsyntax.Body, spec *Sandbox) {
 		case "resources":
 			set(d, l, b.Body, "cpu", "resources.cpu", asCPU, &spec.Resources.CPU)
 			set(d, l, b.Body, "memory", "resources.memory", asSize, &spec.Resources.Memory)
-			set(d, l, b.Body, "pids", "resources.pids", asLimit, &spec.Resources.PIDs)
+			set(d, l, b.Body, "pids", "resources.pids", asPIDs, &spec.Resources.PIDs)
 		case "security":
 			set(d, l, b.Body, "user_namespace", "security.user_namespace", asBool, &spec.Security.UserNamespace)
 			set(d, l, b.Body, "read_only_root", "security.read_only_root", asBool, &spec.Security.ReadOnlyRoot)

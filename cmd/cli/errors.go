@@ -15,7 +15,7 @@ import (
 	"pinfold/reconcile"
 )
 
-// Exit codes (contract 8).
+// Exit codes. An exec returns its command's own.
 const (
 	exitDone        = 0
 	exitError       = 1

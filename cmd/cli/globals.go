@@ -13,7 +13,7 @@ import (
 	"pinfold/cmd/view"
 )
 
-// Where things are when nothing else is said (contract 1 and 7).
+// Where things are when nothing else is said.
 const (
 	defaultStateDir   = "/var/lib/pinfold"
 	defaultRunDir     = "/run/pinfold"

@@ -10,7 +10,7 @@ import (
 	"github.com/urfave/cli/v3"
 )
 
-// groups are the headings of the command list, in order (contract 8).
+// groups are the headings of the command list, in order.
 var groups = []struct{ name, title string }{
 	{"config", "Write and check a configuration"},
 	{"change", "Change the host"},

@@ -27,8 +27,8 @@ func JSON(w io.Writer, v any) error {
 	return nil
 }
 
-// planChange is one element of `plan -json`'s changes: the contract's members,
-// then what else a reader may need. Absent things are null.
+// planChange is one element of `plan -json`'s changes: what most readers want,
+// then what else one may need. Absent things are null.
 type planChange struct {
 	Address      string          `json:"address"`
 	Action       plan.Action     `json:"action"`
@@ -179,7 +179,7 @@ func ApplyJSON(w io.Writer, r *reconcile.ApplyResult, extra config.Diagnostics) 
 	})
 }
 
-// ListJSON writes `list -json` (contract 8).
+// ListJSON writes `list -json`.
 func ListJSON(w io.Writer, r *reconcile.ListResult) error {
 	doc := *r
 	doc.FormatVersion = FormatVersion

@@ -70,7 +70,7 @@ func TestList(t *testing.T) {
 	golden(t, "list_none.txt", shown(false, 80, func(s *Screen) { s.List(&reconcile.ListResult{}, now) }))
 }
 
-// The members of contract 8, absent things null.
+// Every member is there, absent things null.
 func TestListJSON(t *testing.T) {
 	var out bytes.Buffer
 	if err := ListJSON(&out, sandboxes()); err != nil {

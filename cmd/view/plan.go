@@ -150,7 +150,7 @@ func (s *Screen) Plan(r *reconcile.PlanResult) {
 	}
 }
 
-// summary is the counts of a plan: contract 8's line without "Plan:".
+// summary is the counts of a plan, without "Plan:".
 func summary(n plan.Summary) string {
 	return fmt.Sprintf("%d to add, %d to change, %d to replace, %d to destroy; %d to converge.",
 		n.Add, n.Change, n.Replace, n.Destroy, n.Converge)

@@ -7,7 +7,7 @@ import (
 	"pinfold/config"
 )
 
-// Action is what a change does (contract 8).
+// Action is what a change does.
 type Action string
 
 const (
@@ -108,7 +108,7 @@ type Plan struct {
 	Status  map[string]Status  `json:"-"`                // what is now true of each recorded sandbox, to be stored when it differs
 }
 
-// Summary counts changes (contract 8): each address once per column; outputs,
+// Summary counts changes: each address once per column; outputs,
 // noops and the taking down that is part of a replace not at all.
 type Summary struct {
 	Add      int `json:"add"`

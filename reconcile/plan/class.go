@@ -2,7 +2,7 @@ package plan
 
 import "strings"
 
-// Class is what a change of an attribute costs (contract 2). The larger, the
+// Class is what a change of an attribute costs. The larger, the
 // more it costs; of several changes the most costly class wins.
 type Class int
 

@@ -54,7 +54,7 @@ func TestEveryAttributeHasAClass(t *testing.T) {
 	}
 }
 
-// The contract's table (section 2), row by row.
+// What docs/language.md says each change costs, row by row.
 func TestClassOf(t *testing.T) {
 	for want, list := range map[Class]string{
 		InPlace:   "labels labels.team shutdown_time shutdown_policy lifetime.ttl lifetime.on_lost operating_mode resources.memory port.http port.http.host stop_signal stop_grace lifecycle.prevent_destroy volume.work.on_destroy internet",

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Types lists the conditions in the order in which they are kept (contract 3.6).
+// Types lists the conditions in the order in which they are kept.
 var Types = []string{"Ready", "Suspended", "Paused", "Expired", "Finished", "Drifted"}
 
 // Conditions gives the six conditions of a sandbox whose record already says

@@ -26,7 +26,7 @@ func (o *one) date() bool {
 }
 
 // expire plans what deadlines ask for, and reports whether that is all: expiry
-// beats modes and holds (contract 3.3).
+// beats modes and holds.
 func (o *one) expire() bool {
 	w, rec := o.w, o.rec
 	now := w.in.Now

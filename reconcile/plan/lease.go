@@ -54,7 +54,7 @@ func Deadline(spec *config.Sandbox, l Lease) (t time.Time, reason string, ok boo
 }
 
 // EffectiveMode is the mode the sandbox is to be in: ended by expiry, else its
-// hold's, else the declared one (contract 3.2). An ended one is suspended.
+// hold's, else the declared one. An ended one is suspended.
 func EffectiveMode(s *Sandbox) (mode string, ended bool) {
 	return effectiveMode(s.Expired != nil, s.Hold, &s.Spec)
 }

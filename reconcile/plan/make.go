@@ -273,7 +273,7 @@ func (p *Plan) Empty() bool {
 }
 
 // Losses counts the sandboxes and volumes that the files delete or replace, for
-// the host's max_destroy (contract 4.9).
+// the host's max_destroy.
 func (p *Plan) Losses() int {
 	lost := map[string]bool{}
 	for _, c := range p.Changes {

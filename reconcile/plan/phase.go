@@ -1,6 +1,6 @@
 package plan
 
-// Verb is what may happen to an instance (contract 3.1).
+// Verb is what may happen to an instance.
 type Verb string
 
 const (
@@ -18,7 +18,7 @@ const (
 	VerbLose    Verb = "lose"
 )
 
-// Phases and Verbs list every value, in the order of the contract's tables.
+// Phases and Verbs list every value, in the order of a life.
 var (
 	Phases = []Phase{Pending, Created, Running, Paused, Stopped, Failed, Lost, Destroyed}
 	Verbs  = []Verb{VerbCreate, VerbStart, VerbPause, VerbResume, VerbStop, VerbSuspend, VerbExit, VerbExpire, VerbRestart, VerbDestroy, VerbFail, VerbLose}

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The contract's diagram, written down a second time and the other way round:
+// The table of legal moves, written down a second time and the other way round:
 // per phase, "verb>phase" for every legal move.
 var legal = map[Phase]string{
 	Pending:   "create>created fail>failed destroy>destroyed",

@@ -7,7 +7,7 @@ import (
 	"pinfold/config"
 )
 
-// Phase is where an instance is in its life (contract 3.1).
+// Phase is where an instance is in its life.
 type Phase string
 
 const (
@@ -33,7 +33,8 @@ type Records struct {
 	Ended     map[string]*Ended         `json:"ended"` // sandboxes that stay ended while their block is declared, by address
 }
 
-// Sandbox is the record of one sandbox: the four contracts side by side.
+// Sandbox is the record of one sandbox: what was declared, when it ends, what
+// is reserved for it and what was last seen, side by side.
 type Sandbox struct {
 	Address    string `json:"address"`
 	UID        string `json:"uid"`
@@ -150,7 +151,7 @@ type Port struct {
 	Protocol  string `json:"protocol"`
 }
 
-// Condition is one of the six of contract 3.6.
+// Condition is one of the six that Types lists.
 type Condition struct {
 	Type       string    `json:"type"`
 	Status     string    `json:"status"` // True, False, Unknown

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// RenewForm is one of the four ways to renew (contract 3.3).
+// RenewForm is one of the four ways to renew.
 type RenewForm string
 
 const (

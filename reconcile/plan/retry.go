@@ -39,7 +39,7 @@ func Backoff(r Retry, up time.Duration, now time.Time, jitter float64, msg strin
 }
 
 // GiveUp reports whether a sandbox that could not be brought up since the
-// series' beginning is to be failed (provision_timeout, contract 3.1 and 3.5).
+// series' beginning is to be failed: lifetime.start_timeout has passed since.
 func GiveUp(r Retry, spec *config.Sandbox, now time.Time) bool {
 	limit := time.Duration(spec.Lifetime.StartTimeout)
 	if limit <= 0 {

@@ -18,7 +18,7 @@ const sigkill = 9
 // conditions, from the record and one look at its instance. present is false
 // when the host knows nothing of the instance. Lost is a recorded live instance
 // whose PID 1 is gone without an outcome; one that could not be looked at keeps
-// its last phase (contract 3.5).
+// its last phase.
 func StatusOf(rec *Sandbox, seen Seen, present bool, bootID string, now time.Time) Status {
 	known := !present || seen.Unknown == ""
 	st := lookedAt(rec, seen, present)
