@@ -48,6 +48,13 @@ func (ev *evaluation) decoder(n *node, in *instance) *decoder {
 	return &decoder{ev: ev, n: n, in: in}
 }
 
+// sharedDecoder decodes what reads neither each nor count, on behalf of the block.
+func (ev *evaluation) sharedDecoder(n *node) *decoder {
+	d := ev.decoder(n, &instance{address: n.address(), each: n.scope})
+	d.phase = shared
+	return d
+}
+
 // skips reports whether an argument is not this phase's.
 func (d *decoder) skips(l layer, attr *hclsyntax.Attribute) bool {
 	if d.phase == whole {

@@ -292,6 +292,8 @@ func (x *expression) explain(d *hcl.Diagnostic) *hcl.Diagnostic {
 func (ev *evaluation) resource(n *node) {
 	if !ev.expand(n) {
 		n.broken = true
+		// Which instances there are is not known, but what is wrong with all of them is.
+		ev.checkShared(n)
 		return
 	}
 	if n.kind == "sandbox" {
@@ -313,6 +315,22 @@ func (ev *evaluation) resource(n *node) {
 		}
 	}
 	ev.setValue(n, elements)
+}
+
+// checkShared reports what is wrong in the part of a block that all its instances
+// have in common. What it decodes is in nobody's way: there is no Desired any more.
+func (ev *evaluation) checkShared(n *node) {
+	d := ev.sharedDecoder(n)
+	switch n.kind {
+	case "image":
+		d.image()
+	case "network":
+		d.network()
+	case "volume":
+		d.volume()
+	case "sandbox":
+		d.sharedSandbox()
+	}
 }
 
 // setValue makes what references to the block see: one object, or a map or

@@ -25,7 +25,7 @@ func blocks(t *rapid.T) []string {
 	}
 	policies := rapid.IntRange(0, 3).Draw(t, "policies")
 	for i := range policies {
-		out = append(out, fmt.Sprintf("policy \"p%d\" {\nresources { pids = %d }\nlifetime { ttl = %q }\n}", i, i+1, rapid.SampledFrom([]string{"1h", "2d", "never"}).Draw(t, "ttl")))
+		out = append(out, fmt.Sprintf("policy \"p%d\" {\nresources { pids = %d }\nlifetime { ttl = %q }\n}", i, i+2, rapid.SampledFrom([]string{"1h", "2d", "never"}).Draw(t, "ttl")))
 	}
 	sandboxes := rapid.IntRange(1, 5).Draw(t, "sandboxes")
 	for i := range sandboxes {

@@ -51,11 +51,8 @@ func (ev *evaluation) sandboxes(n *node) {
 	var base Sandbox
 	var first *decoder
 	if split {
-		first = ev.decoder(n, &instance{address: n.address(), each: n.scope})
-		first.phase = shared
-		base = defaultSandbox()
-		first.sandbox(&base)
-		first.checkPlaces(&base)
+		first = ev.sharedDecoder(n)
+		base = first.sharedSandbox()
 		n.needs = first.dependsOn()
 	}
 	ev.out.Sandboxes = slices.Grow(ev.out.Sandboxes, len(n.instances))
@@ -86,6 +83,14 @@ func (ev *evaluation) sandboxes(n *node) {
 	if n.used {
 		ev.setValue(n, elements)
 	}
+}
+
+// sharedSandbox decodes what all instances of the block have in common.
+func (d *decoder) sharedSandbox() Sandbox {
+	spec := defaultSandbox()
+	d.sandbox(&spec)
+	d.checkPlaces(&spec)
+	return spec
 }
 
 // sandbox decodes what is the decoder's phase of a sandbox block, and of the
@@ -144,7 +149,7 @@ func (d *decoder) note(spec *Sandbox) {
 // policies are the layers that the sandbox's policies argument names, in order.
 func (d *decoder) policies() []layer {
 	attr := d.n.attr("policies")
-	if attr == nil {
+	if attr == nil || d.skips(d.own(), attr) {
 		return nil
 	}
 	v, ok := d.ev.value(d.n, attr, d.in.each, d.in.address)
