@@ -114,10 +114,11 @@ func (e *Engine) mountsOf(rec *plan.Sandbox) ([]runtime.Mount, error) {
 			}
 			all = append(all, runtime.Mount{Kind: "volume", Source: v.ID, Path: m.Path, ReadOnly: m.ReadOnly})
 		case m.Host != "":
-			if err := e.hostPathAllowed(m.Host); err != nil {
+			root, err := e.hostPathRoot(m.Host)
+			if err != nil {
 				return nil, fmt.Errorf("%s: %w", rec.Address, err)
 			}
-			all = append(all, runtime.Mount{Kind: "host", Source: m.Host, Path: m.Path, ReadOnly: m.ReadOnly})
+			all = append(all, runtime.Mount{Kind: "host", Source: m.Host, Root: root, Path: m.Path, ReadOnly: m.ReadOnly})
 		default:
 			all = append(all, runtime.Mount{Kind: "tmpfs", Path: m.Path, Size: m.Size, ReadOnly: m.ReadOnly})
 		}
@@ -128,15 +129,20 @@ func (e *Engine) mountsOf(rec *plan.Sandbox) ([]runtime.Mount, error) {
 	return all, nil
 }
 
-// hostPathAllowed checks again what the configuration was checked against: the
-// host's settings may have become stricter since.
-func (e *Engine) hostPathAllowed(path string) error {
+// hostPathRoot checks again what the configuration was checked against: the
+// host's settings may have become stricter since. It returns the widest allowed
+// directory that path lies in: what lies deeper may be in the hands of sandboxes.
+func (e *Engine) hostPathRoot(path string) (string, error) {
+	root := ""
 	for _, dir := range e.settings.AllowHostPaths {
-		if path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/") {
-			return nil
+		if (path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")) && (root == "" || len(dir) < len(root)) {
+			root = dir
 		}
 	}
-	return fmt.Errorf("host path %s may not be mounted: it is not under allow_host_paths of the host settings", path)
+	if root == "" {
+		return "", fmt.Errorf("host path %s may not be mounted: it is not under allow_host_paths of the host settings", path)
+	}
+	return root, nil
 }
 
 func imageSource(spec config.Image) runtime.ImageSource {

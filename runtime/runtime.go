@@ -178,6 +178,7 @@ type Instance struct {
 type Mount struct {
 	Kind     string `json:"kind"`             // "volume", "host" or "tmpfs"
 	Source   string `json:"source,omitempty"` // volume id, or absolute host path
+	Root     string `json:"root,omitempty"`   // host only: the directory Source was allowed with, absolute. No symbolic link on the way from it to Source may lead out of it, and none may be absolute
 	Path     string `json:"path"`             // inside
 	ReadOnly bool   `json:"read_only,omitempty"`
 	Size     int64  `json:"size,omitempty"` // bytes, tmpfs only; 0: the kernel's default

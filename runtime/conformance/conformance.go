@@ -29,6 +29,8 @@ type Subject struct {
 
 	// HostDir makes a directory on the machine that holds one file.
 	HostDir func(t *testing.T, file, text string) string
+	// HostLink puts a symbolic link into such a directory.
+	HostLink func(t *testing.T, dir, name, target string)
 
 	Commands Commands
 	Controls Controls

@@ -43,6 +43,9 @@ func TestHost(t *testing.T) {
 				must(t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644))
 				return dir
 			},
+			HostLink: func(t *testing.T, dir, name, target string) {
+				must(t, os.Symlink(target, filepath.Join(dir, name)))
+			},
 			Commands: shell,
 			Controls: conformance.Controls{
 				KillInit: func(t *testing.T, s runtime.InstanceState) {

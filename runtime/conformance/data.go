@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"path"
 	"strings"
 
 	"pinfold/runtime"
@@ -122,13 +123,44 @@ var files = []test{
 	{"a host directory, read-only", func(w *world) {
 		in := w.instance(w.Commands.Forever)
 		dir := w.HostDir(w.T, "f", "from the host")
-		in.Mounts = []runtime.Mount{{Kind: "host", Source: dir, Path: "/host", ReadOnly: true}}
+		in.Mounts = []runtime.Mount{{Kind: "host", Source: dir, Root: dir, Path: "/host", ReadOnly: true}}
 		w.up(in)
 		w.reads(in.ID, "/host/f", "from the host")
 		if code, _ := w.run(in.ID, w.Commands.Write("/host/f", "y")); code == 0 {
 			w.Error("it can be written")
 		}
 		w.must(w.h.Remove(w.ctx, in.ID))
+		w.up(in)
+		w.reads(in.ID, "/host/f", "from the host")
+	}},
+	{"a host path does not leave the directory it was allowed with", func(w *world) {
+		in := w.instance(w.Commands.Forever)
+		dir := w.HostDir(w.T, "f", "from the host")
+		above := path.Dir(dir)
+		w.HostLink(w.T, dir, "around", "../"+path.Base(dir))
+		w.HostLink(w.T, dir, "out", "/etc")
+		for source, root := range map[string]string{
+			dir + "/around": dir, // leads out, and back in
+			dir + "/out":    dir, // an absolute link
+			dir + "/out/x":  dir, // on the way
+			dir:             dir + "/f",
+			dir + "/../x":   dir, // no link at all
+			above + "/x":    "",
+		} {
+			in.Mounts = []runtime.Mount{{Kind: "host", Source: source, Root: root, Path: "/host"}}
+			_, err := w.h.Create(w.ctx, in)
+			if err == nil || !strings.Contains(err.Error(), "allow_host_paths") {
+				w.Errorf("%s, allowed with %q: %v; want an error that names allow_host_paths", source, root, err)
+			}
+		}
+		// The same link stays below a wider directory.
+		in.Mounts = []runtime.Mount{{Kind: "host", Source: dir + "/around", Root: above, Path: "/host"}}
+		w.up(in)
+		w.reads(in.ID, "/host/f", "from the host")
+		w.stop(in.ID)
+		// Where the allowed directory is a link, that is the administrator's word.
+		w.HostLink(w.T, dir, "named", above)
+		in.Mounts = []runtime.Mount{{Kind: "host", Source: dir + "/named/" + path.Base(dir), Root: dir + "/named", Path: "/host"}}
 		w.up(in)
 		w.reads(in.ID, "/host/f", "from the host")
 	}},

@@ -182,8 +182,8 @@ func check(in runtime.Instance) error {
 		if m.Kind == "volume" && !isName(m.Source) {
 			return fmt.Errorf("instance %s: volume id %q is not valid", in.ID, m.Source)
 		}
-		if m.Kind == "host" && !filepath.IsAbs(m.Source) {
-			return fmt.Errorf("instance %s: host path %q is not absolute", in.ID, m.Source)
+		if m.Kind == "host" && !(filepath.IsAbs(m.Root) && within(filepath.Clean(m.Root), filepath.Clean(m.Source))) {
+			return fmt.Errorf("instance %s: host path %q is not below %q, the directory of allow_host_paths it is to come from", in.ID, m.Source, m.Root)
 		}
 		if !filepath.IsAbs(m.Path) {
 			return fmt.Errorf("instance %s: mount point %q is not absolute", in.ID, m.Path)

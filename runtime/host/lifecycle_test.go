@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -298,7 +299,7 @@ func TestCreateThatFailsLeavesNothing(t *testing.T) {
 		"image":  broken(func(in *runtime.Instance) { in.Image.ImageSource = runtime.ImageSource{Kind: "dir", Path: "/no/such"} }),
 		"volume": broken(func(in *runtime.Instance) { in.Mounts = []runtime.Mount{{Kind: "volume", Source: "none", Path: "/v"}} }),
 		"host path": broken(func(in *runtime.Instance) {
-			in.Mounts = []runtime.Mount{{Kind: "host", Source: "/no/such", Path: "/v"}}
+			in.Mounts = []runtime.Mount{{Kind: "host", Source: "/no/such", Root: "/", Path: "/v"}}
 		}),
 		"mount point": broken(func(in *runtime.Instance) { in.Mounts = []runtime.Mount{{Kind: "tmpfs", Path: "/etc/passwd"}} }),
 		"over proc":   broken(func(in *runtime.Instance) { in.Mounts = []runtime.Mount{{Kind: "tmpfs", Path: "/bin/../proc/x"}} }),
@@ -386,8 +387,8 @@ func TestMountsAndFiles(t *testing.T) {
 	in.Mounts = []runtime.Mount{
 		{Kind: "tmpfs", Path: "/a/b/scratch", Size: 1 << 20},
 		{Kind: "volume", Source: "data", Path: "/a/b"},
-		{Kind: "host", Source: shared, Path: "/shared", ReadOnly: true},
-		{Kind: "host", Source: filepath.Join(shared, "hello"), Path: "/one/file", ReadOnly: true},
+		{Kind: "host", Source: shared, Root: shared, Path: "/shared", ReadOnly: true},
+		{Kind: "host", Source: filepath.Join(shared, "hello"), Root: "/", Path: "/one/file", ReadOnly: true},
 	}
 	in.Files = []runtime.File{{Path: "/etc/app.toml", Content: []byte("x = 1\n"), Mode: 0o640}, {Path: "/etc/hosts", Content: []byte("mine\n"), Mode: 0o644}}
 	w.start(in)
@@ -412,6 +413,40 @@ func TestMountsAndFiles(t *testing.T) {
 	}
 	if err := w.h.RemoveVolume(w.ctx, "data"); !errors.Is(err, runtime.ErrBusy) {
 		t.Errorf("removing a volume in use: %v", err)
+	}
+}
+
+// TestHostPathIsOfNoUseToSetuidAndDevices: sandbox root writes on a host path as root
+// and may make a setuid program there, but no mount of ours lets one be used.
+func TestHostPathIsOfNoUseToSetuidAndDevices(t *testing.T) {
+	for name, ids := range map[string]runtime.IDRange{"user namespace": {Base: 1 << 20, Size: 65536}, "none": {}} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			shared := t.TempDir()
+			w.must(unix.Mknod(filepath.Join(shared, "mem"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))))
+			in := w.instance(1, "exec sleep 1000")
+			in.IDs = ids
+			in.Mounts = []runtime.Mount{{Kind: "host", Source: shared, Root: shared, Path: "/shared"}}
+			w.start(in)
+			_, line := w.sh(in.ID, "grep ' /shared ' /proc/self/mountinfo")
+			options := strings.Split(strings.Fields(line + " - - - - - -")[5], ",")
+			for _, o := range []string{"rw", "nosuid", "nodev"} {
+				if !slices.Contains(options, o) {
+					t.Errorf("the mount is not %s: %s", o, line)
+				}
+			}
+			if code, _ := w.sh(in.ID, "head -c 1 /shared/mem"); code == 0 {
+				t.Error("a device of the host path could be opened")
+			}
+			if code, out := w.sh(in.ID, "cp /bin/true /shared/prog && chmod 4755 /shared/prog"); code != 0 {
+				t.Fatalf("cannot write to the host path: %s", out)
+			}
+			var st unix.Stat_t
+			w.must(unix.Stat(filepath.Join(shared, "prog"), &st))
+			if st.Uid != 0 || st.Mode&0o7777 != 0o4755 {
+				t.Errorf("on the host the file belongs to %d, mode %o; docs/isolation.md says root, setuid as made", st.Uid, st.Mode)
+			}
+		})
 	}
 }
 

@@ -106,14 +106,21 @@ func (h *Host) openMount(m runtime.Mount, r runtime.IDRange, ids *os.File) (plac
 			p.fresh = dir
 		}
 	case "host":
-		var st os.FileInfo
-		if st, err = os.Stat(m.Source); errors.Is(err, os.ErrNotExist) {
+		f, err := openBeneath(m.Root, m.Source)
+		if errors.Is(err, os.ErrNotExist) {
 			return p, fmt.Errorf("host path %s, to be mounted at %s: %w", m.Source, m.Path, runtime.ErrNotFound)
 		}
-		if err == nil {
-			p.dir = st.IsDir()
-			p.mount, err = cloneMount(m.Source, attr)
+		if err != nil {
+			return p, fmt.Errorf("host path %s cannot be mounted at %s: %w", m.Source, m.Path, err)
 		}
+		defer f.Close()
+		st, err := f.Stat()
+		if err != nil {
+			return p, err
+		}
+		p.dir = st.IsDir()
+		p.mount, err = cloneMountAt(f, attr)
+		return p, err
 	case "tmpfs":
 		options := [][2]string{{"mode", "1777"}, {"uid", strconv.Itoa(int(r.Base))}, {"gid", strconv.Itoa(int(r.Base))}}
 		if m.Size > 0 {

@@ -23,6 +23,7 @@ func TestConformance(t *testing.T) {
 				w.HostFile("/srv/dir", file, text)
 				return "/srv/dir"
 			},
+			HostLink: func(_ *testing.T, dir, name, target string) { w.HostLink(dir, name, target) },
 			Commands: commands,
 			Controls: conformance.Controls{
 				KillInit: func(_ *testing.T, s runtime.InstanceState) { w.Kill(s.ID) },

@@ -277,6 +277,13 @@ func (w *World) HostFile(dir, name, text string) {
 	w.hostDirs[dir]["/"+name] = text
 }
 
+// HostLink puts a symbolic link into a directory of the host.
+func (w *World) HostLink(dir, name, target string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.links[path.Join(dir, name)] = target
+}
+
 // LayerFile returns a file of an instance's writable layer.
 func (w *World) LayerFile(id, p string) (text string, ok bool) {
 	w.mu.Lock()

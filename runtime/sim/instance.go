@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path"
 	"slices"
 	"time"
 
@@ -126,6 +127,14 @@ func (h *Host) create(spec runtime.Instance) (made, hadLayer bool, err error) {
 		l.instances[spec.ID] = in
 	}
 	in.spec = clone(spec)
+	for i, m := range in.spec.Mounts {
+		if m.Kind == "host" {
+			// What is mounted stays mounted, wherever its links lead later.
+			if in.spec.Mounts[i].Source, err = w.beneath(m.Root, m.Source); err != nil {
+				return false, false, err
+			}
+		}
+	}
 	in.outcome = nil
 	if from := l.instances[spec.CarryFrom]; from != nil && from != in && from.layer != nil && in.layer == nil {
 		in.carrying = spec.CarryFrom
@@ -226,6 +235,9 @@ func check(spec runtime.Instance) error {
 		if m.Kind != "volume" && m.Kind != "host" && m.Kind != "tmpfs" {
 			return fmt.Errorf("mount at %s: unknown kind %q", m.Path, m.Kind)
 		}
+		if m.Kind == "host" && !(path.IsAbs(m.Root) && under(path.Clean(m.Source), path.Clean(m.Root))) {
+			return fmt.Errorf("host path %q is not below %q, the directory of allow_host_paths it is to come from", m.Source, m.Root)
+		}
 	}
 	return nil
 }
@@ -245,7 +257,14 @@ func (h *Host) available(spec runtime.Instance) error {
 		if m.Kind == "volume" && l.volumes[m.Source] == nil {
 			return fmt.Errorf("volume %s: %w", m.Source, runtime.ErrNotFound)
 		}
-		if m.Kind == "host" && w.missing[m.Source] {
+		if m.Kind != "host" {
+			continue
+		}
+		at, err := w.beneath(m.Root, m.Source)
+		if err != nil {
+			return err
+		}
+		if w.missing[at] {
 			return fmt.Errorf("host path %s: %w", m.Source, runtime.ErrNotFound)
 		}
 	}

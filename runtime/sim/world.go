@@ -44,6 +44,7 @@ type World struct {
 	prefixes []netip.Prefix       // ranges of the host's own interfaces
 	missing  map[string]bool      // paths that do not exist on this host
 	hostDirs map[string]files     // what scripts wrote through mounts of kind "host", by source
+	links    map[string]string    // symbolic links of the host: absolute path to target
 	foreign  map[foreignKey]bool  // objects of others that carry our names
 	inCall   map[string]Op        // calls under way, by lineage and instance
 
@@ -78,6 +79,7 @@ func New() *World {
 		prefixes: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("192.0.2.0/24")},
 		missing:  map[string]bool{},
 		hostDirs: map[string]files{},
+		links:    map[string]string{},
 		foreign:  map[foreignKey]bool{},
 		inCall:   map[string]Op{},
 		delays:   map[Op]time.Duration{},
