@@ -462,7 +462,22 @@ func finish[T any](d *decoder, spec T) Resource[T] {
 		Lifecycle: d.lifecycle,
 		Source:    Position{File: d.n.rng.Filename, Line: d.n.rng.Start.Line},
 		Sources:   sources,
+		Blocks:    d.n.labelled(),
 	}
+}
+
+// labelled tells where the labelled blocks inside begin, by attribute path. All
+// instances share the map.
+func (n *node) labelled() map[string]Position {
+	if n.blocks == nil {
+		n.blocks = map[string]Position{}
+		for _, b := range n.block.Body.Blocks {
+			if len(b.Labels) == 1 {
+				n.blocks[step(b.Type, b.Labels[0])] = Position{File: b.TypeRange.Filename, Line: b.TypeRange.Start.Line}
+			}
+		}
+	}
+	return n.blocks
 }
 
 // sharesSources reports whether the last instance's values came from the same

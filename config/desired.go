@@ -30,6 +30,9 @@ type Resource[T any] struct {
 	// Sources tells for each attribute path of the spec where its value comes
 	// from: file position, "host settings", a policy, or absent for a default.
 	Sources map[string]Position `json:"sources,omitempty"`
+	// Blocks tells where labelled blocks (port.http, volume.work) begin. It serves
+	// diagnostics of this evaluation and is not stored.
+	Blocks map[string]Position `json:"-"`
 }
 
 // Lifecycle is Terraform's block of that name, as far as it is enforced.

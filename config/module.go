@@ -47,6 +47,7 @@ type node struct {
 	ports     cty.Value                   // exports of ports that all instances share
 	places    []place                     // of the last instance decoded
 	sources   map[string]Position
+	blocks    map[string]Position // where labelled blocks begin, once asked for
 }
 
 type visit int

@@ -133,7 +133,7 @@ func (r *run) apply(ctx context.Context, cmd *cli.Command, a *applying, saved *r
 		show.steps = view.Steps(saved.Result.Plan)
 	}
 	defer show.close()
-	result, err := service.Apply(ctx, request, show.confirm, show.step)
+	result, err := quoting{service, request.Source}.Apply(ctx, request, show.confirm, show.step)
 	show.close()
 	switch {
 	case show.refused != nil: // whatever the engine made of it

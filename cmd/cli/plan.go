@@ -108,7 +108,7 @@ func (r *run) plan(ctx context.Context, p *planning, out string, detailed bool) 
 		return err
 	}
 	defer service.Close()
-	result, err := service.Plan(ctx, request)
+	result, err := quoting{service, request.Source}.Plan(ctx, request)
 	if err != nil {
 		return withWarnings(err, warned)
 	}

@@ -187,16 +187,6 @@ func attributeOf(expired string) string {
 	return "shutdown_time"
 }
 
-func source(d *config.Resource[config.Sandbox], attribute string) config.Position {
-	if d == nil {
-		return config.Position{}
-	}
-	if p, ok := d.Sources[attribute]; ok {
-		return p
-	}
-	return d.Source
-}
-
 // decide looks at a recorded sandbox and plans what it needs.
 func (w *walk) decide(o *one) {
 	rec := o.rec
@@ -332,7 +322,7 @@ func (o *one) end() bool {
 	if o.d != nil {
 		l = o.d.Lifecycle
 	}
-	if w.guarded(a, l, "destroyed", cause, position(o.d)) {
+	if w.guarded(a, l, "destroyed", cause, guard(o.d)) {
 		return false
 	}
 	c := o.change(ActDelete, FromFiles, cause, destruction(&o.rec.Spec))
@@ -436,7 +426,7 @@ func (o *one) want() bool {
 		if d != nil {
 			l = d.Lifecycle
 		}
-		if w.guarded(a, l, "replaced", o.cause, position(d)) {
+		if w.guarded(a, l, "replaced", o.cause, guard(d)) {
 			return false
 		}
 		o.newLease = true

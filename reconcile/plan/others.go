@@ -18,7 +18,7 @@ func (w *walk) image(a string) {
 		w.add(Change{Address: a, Kind: "image", Action: ActCreate, Origin: FromFiles, Cause: "declared",
 			Consequence: "created", After: encode(d.Spec), Unknown: d.Unknown, Defaults: defaults(d.Spec, d.Sources)})
 	case w.goes(a):
-		w.delete(a, "image", rec.Lifecycle, d == nil, position(d), "forgotten, its files stay", encode(rec.Spec))
+		w.delete(a, "image", rec.Lifecycle, d == nil, guard(d), "forgotten, its files stay", encode(rec.Spec))
 	case d != nil:
 		ds := diffOf(rec.Spec, d.Spec, d.Unknown, rec.Lifecycle, d.Lifecycle)
 		if len(ds) == 0 {
@@ -47,7 +47,7 @@ func (w *walk) network(a string) {
 		return
 	}
 	if w.goes(a) {
-		w.delete(a, "network", rec.Lifecycle, d == nil, position(d), "destroyed", encode(rec.Spec))
+		w.delete(a, "network", rec.Lifecycle, d == nil, guard(d), "destroyed", encode(rec.Spec))
 		return
 	}
 	var c *Change
@@ -64,7 +64,7 @@ func (w *walk) network(a string) {
 			ch := changed(a, "network", rec.Spec, d.Spec, d.Unknown, ds)
 			ch.Consequence = "updated in place, its sandboxes keep running"
 			if worst(ds) == Replace {
-				if w.guarded(a, d.Lifecycle, "replaced", ch.Cause, d.Source) {
+				if w.guarded(a, d.Lifecycle, "replaced", ch.Cause, guard(d)) {
 					return
 				}
 				if !w.movable(a) {
@@ -113,7 +113,7 @@ func (w *walk) volume(a string) {
 		w.add(Change{Address: a, Kind: "volume", Action: ActCreate, Origin: FromFiles, Cause: "declared",
 			Consequence: "created", After: encode(d.Spec), Unknown: d.Unknown})
 	case w.goes(a):
-		w.delete(a, "volume", rec.Lifecycle, d == nil, position(d), "destroyed: its data is lost", encode(rec.Spec))
+		w.delete(a, "volume", rec.Lifecycle, d == nil, guard(d), "destroyed: its data is lost", encode(rec.Spec))
 		if n := len(w.steps[a]); n > 0 {
 			w.steps[a][n-1].Volumes = []string{a}
 		}
@@ -190,6 +190,22 @@ func position[T any](d *config.Resource[T]) config.Position {
 		return config.Position{}
 	}
 	return d.Source
+}
+
+// source is where an attribute is written, or else its block.
+func source[T any](d *config.Resource[T], attribute string) config.Position {
+	if d == nil {
+		return config.Position{}
+	}
+	if p, ok := d.Sources[attribute]; ok {
+		return p
+	}
+	return d.Source
+}
+
+// guard is where the declaration says prevent_destroy.
+func guard[T any](d *config.Resource[T]) config.Position {
+	return source(d, "lifecycle.prevent_destroy")
 }
 
 func worst(ds []difference) Class {

@@ -43,9 +43,11 @@ func (w *walk) refuseClaims(address string, ds []difference, r *config.Resource[
 		case d.After == nil && !d.Unknown && name == d.Path[len("volume."):]:
 			what = "removed"
 		}
-		at := r.Source
-		if p, ok := r.Sources[d.Path]; ok {
-			at = p
+		at, written := r.Sources[d.Path]
+		if !written {
+			if at, written = r.Blocks["volume."+name]; !written {
+				at = r.Source
+			}
 		}
 		w.fail(address, "volume claim \""+name+"\" of "+address+" cannot be "+what,
 			"A claim is made with its sandbox and cannot change afterwards. Declare a replacement sandbox with the claims it is to have, move the data, then delete "+address+".", at)
