@@ -478,7 +478,16 @@ func (h *Host) forget(id string) error {
 	h.mu.Lock()
 	delete(h.records, id)
 	h.mu.Unlock()
-	if err := os.RemoveAll(h.instanceDir(id)); err != nil {
+	h.writing.Lock()
+	err := os.Remove(h.recordPath(id)) // from now on nobody writes there
+	h.writing.Unlock()
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	if err == nil {
+		err = os.RemoveAll(h.instanceDir(id))
+	}
+	if err != nil {
 		return fmt.Errorf("cannot remove the files of instance %s: %w", id, err)
 	}
 	return nil

@@ -1,24 +1,34 @@
 package host
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"pinfold/runtime"
 )
 
+const resolvPath = "/etc/resolv.conf"
+
+// hostResolvers are where a host says which name servers it uses. One that resolves
+// through a local stub has the real ones in the second.
+var hostResolvers = []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"}
+
 // withNetworkFiles are the declared files and, where the declaration has none
 // of its own, /etc/hosts, /etc/hostname and /etc/resolv.conf.
-func withNetworkFiles(in runtime.Instance) []runtime.File {
+func (h *Host) withNetworkFiles(in runtime.Instance) []runtime.File {
 	files := slices.Clone(in.Files)
 	for _, f := range []runtime.File{
 		{Path: "/etc/hosts", Content: hostsFile(in)},
 		{Path: "/etc/hostname", Content: []byte(hostname(in) + "\n")},
-		{Path: "/etc/resolv.conf", Content: resolvFile(in)},
+		{Path: resolvPath, Content: h.resolvFile(in)},
 	} {
 		f.Mode = 0o644
 		if !slices.ContainsFunc(files, func(o runtime.File) bool { return path.Clean("/"+o.Path) == f.Path }) {
@@ -63,14 +73,13 @@ func hostsFile(in runtime.Instance) []byte {
 	return []byte(b.String())
 }
 
-// resolvFile is the host's where the sandbox can reach what it names. A host
-// that resolves through a local stub keeps the real servers elsewhere.
-func resolvFile(in runtime.Instance) []byte {
+// resolvFile is the host's where the sandbox can reach what it names.
+func (h *Host) resolvFile(in runtime.Instance) []byte {
 	none := []byte("# this sandbox has no name servers\n")
 	if in.Net == nil || !in.Net.Network.Internet {
 		return none
 	}
-	for _, file := range []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"} {
+	for _, file := range h.resolvers {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			continue
@@ -98,4 +107,28 @@ func reachableResolvers(text string) (kept string, usable bool) {
 		b.WriteString(line)
 	}
 	return b.String(), usable
+}
+
+// refreshResolvers brings the name servers that an instance was given to what its
+// network offers now: in place, as the sandbox has this very file mounted. It is no
+// error when the instance has none from us, or is being made or taken down.
+func (h *Host) refreshResolvers(in runtime.Instance) error {
+	i := slices.IndexFunc(h.withNetworkFiles(in), func(f runtime.File) bool { return path.Clean("/"+f.Path) == resolvPath })
+	if i < len(in.Files) {
+		return nil // the declaration's own
+	}
+	file := filepath.Join(h.instanceDir(in.ID), "files", strconv.Itoa(i))
+	want := h.resolvFile(in)
+	have, err := os.ReadFile(file)
+	if err == nil && !bytes.Equal(have, want) {
+		var f *os.File
+		if f, err = os.OpenFile(file, os.O_WRONLY|os.O_TRUNC, 0); err == nil {
+			_, err = f.Write(want)
+			err = errors.Join(err, f.Close())
+		}
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("cannot change the name servers of instance %s: %w", in.ID, err)
+	}
+	return nil
 }

@@ -63,9 +63,12 @@ type Options struct {
 
 // Host implements runtime.Host.
 type Host struct {
-	opts Options
-	boot string
-	net  *network.Net
+	opts      Options
+	boot      string
+	net       *network.Net
+	resolvers []string // files that name the host's name servers, the best first
+
+	writing sync.Mutex // held while an instance.json changes
 
 	readyMu sync.Mutex
 	stage   *stage
@@ -122,7 +125,7 @@ func Open(o Options) (*Host, error) {
 	// libcontainer reports failures both as errors and through this logger.
 	logrus.SetOutput(io.Discard)
 	return &Host{
-		opts: o, boot: boot, net: net,
+		opts: o, boot: boot, net: net, resolvers: hostResolvers,
 		filters: map[string]*os.File{}, gates: map[string]*sync.Mutex{},
 		records: map[string]cachedRecord{}, images: map[runtime.ImageSource]*lowerLayers{},
 	}, nil

@@ -13,9 +13,32 @@ import (
 	"pinfold/runtime"
 )
 
-// EnsureNetwork implements runtime.Host.
+// EnsureNetwork implements runtime.Host. Instances on the network learn what has
+// changed of it; those that run have the new name servers at once.
 func (h *Host) EnsureNetwork(ctx context.Context, n runtime.Network) error {
-	return h.net.EnsureNetwork(ctx, n)
+	if err := h.net.EnsureNetwork(ctx, n); err != nil {
+		return err
+	}
+	ids, err := h.recorded()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, id := range ids {
+		if rec, err := h.loadRecord(id); err == nil && rec.Instance.Net != nil && rec.Instance.Net.Network.ID == n.ID {
+			errs = append(errs, h.editRecord(id, func(in *runtime.Instance) { joined(in, n) }))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// joined puts what the network is now into an instance that is on it.
+func joined(in *runtime.Instance, n runtime.Network) {
+	if in.Net != nil && in.Net.Network.ID == n.ID {
+		net := *in.Net // others read the old one
+		net.Network = n
+		in.Net = &net
+	}
 }
 
 // RemoveNetwork implements runtime.Host.

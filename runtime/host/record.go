@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"time"
 
 	"pinfold/runtime"
@@ -72,6 +73,8 @@ func (h *Host) loadRecord(id string) (record, error) {
 // putRecord writes instance.json for everybody to read, but does not wait for the
 // disk: after a power cut it may be there and damaged.
 func (h *Host) putRecord(in runtime.Instance, carrying string) error {
+	h.writing.Lock()
+	defer h.writing.Unlock()
 	data, err := h.encodeRecord(in, carrying)
 	if err != nil {
 		return err
@@ -82,6 +85,35 @@ func (h *Host) putRecord(in runtime.Instance, carrying string) error {
 // saveRecord writes instance.json so that a power cut leaves either what was there
 // before or, once it has returned, this.
 func (h *Host) saveRecord(in runtime.Instance, carrying string) error {
+	h.writing.Lock()
+	defer h.writing.Unlock()
+	return h.syncRecord(in, carrying)
+}
+
+// editRecord changes an instance's record, and its name servers to fit. Where the
+// record stays the same nothing is written; that the instance is gone is no error.
+func (h *Host) editRecord(id string, change func(*runtime.Instance)) error {
+	h.writing.Lock()
+	defer h.writing.Unlock()
+	rec, err := h.loadRecord(id)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	now := rec.Instance
+	change(&now)
+	if err := h.refreshResolvers(now); err != nil {
+		return err
+	}
+	if reflect.DeepEqual(now, rec.Instance) {
+		return nil
+	}
+	return h.syncRecord(now, rec.Carrying)
+}
+
+func (h *Host) syncRecord(in runtime.Instance, carrying string) error {
 	data, err := h.encodeRecord(in, carrying)
 	if err != nil {
 		return err

@@ -155,7 +155,7 @@ func (h *Host) openFiles(in runtime.Instance, ids *os.File) (out []placed, err e
 			out = nil
 		}
 	}()
-	for i, f := range withNetworkFiles(in) {
+	for i, f := range h.withNetworkFiles(in) {
 		path := filepath.Join(dir, strconv.Itoa(i))
 		if err := os.WriteFile(path, f.Content, 0o600); err != nil {
 			return out, fmt.Errorf("cannot write the file %s of instance %s: %w", f.Path, in.ID, err)

@@ -23,7 +23,7 @@ func (h *Host) Update(ctx context.Context, in runtime.Instance) error {
 		return err
 	}
 	now := rec.Instance
-	now.Limits, now.Forwards = in.Limits, in.Forwards
+	change(&now, in)
 	if ok {
 		tree, err := h.cgroups()
 		if err != nil {
@@ -40,7 +40,15 @@ func (h *Host) Update(ctx context.Context, in runtime.Instance) error {
 			}
 		}
 	}
-	return h.saveRecord(now, rec.Carrying)
+	return h.editRecord(in.ID, func(now *runtime.Instance) { change(now, in) })
+}
+
+// change puts in what of an instance can change under a running process.
+func change(now *runtime.Instance, in runtime.Instance) {
+	now.Limits, now.Forwards = in.Limits, in.Forwards
+	if in.Net != nil {
+		joined(now, in.Net.Network)
+	}
 }
 
 // limit brings the limits of an instance that lives to l.
@@ -64,8 +72,7 @@ func (h *Host) limit(id string, l runtime.Limits, tree *cgroupTree) error {
 // Repair implements runtime.Host. A lost cgroup or root cannot be given back to
 // a running process: the instance has to be stopped and created again.
 func (h *Host) Repair(ctx context.Context, in runtime.Instance) error {
-	rec, err := h.mustRecord(in.ID)
-	if err != nil {
+	if _, err := h.mustRecord(in.ID); err != nil {
 		return err
 	}
 	p, err := h.loadProcess(in.ID)
@@ -97,7 +104,5 @@ func (h *Host) Repair(ctx context.Context, in runtime.Instance) error {
 	if err := h.limit(in.ID, in.Limits, tree); err != nil {
 		return err
 	}
-	now := rec.Instance
-	now.Limits, now.Forwards = in.Limits, in.Forwards
-	return h.saveRecord(now, rec.Carrying)
+	return h.editRecord(in.ID, func(now *runtime.Instance) { change(now, in) })
 }
