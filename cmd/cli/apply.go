@@ -225,7 +225,7 @@ func (v *applyView) confirm(result *reconcile.PlanResult) (bool, error) {
 	r.out.Plan(result)
 	r.complain(view.Merge(v.warned, view.PlanDiagnostics(result)))
 	v.steps = view.Steps(result.Plan)
-	yes := v.approved || !view.Changes(result.Plan, false)
+	yes := v.approved || (result.Plan == nil || result.Plan.Empty())
 	var err error
 	if !yes {
 		yes, err = r.ask(v.destroy)

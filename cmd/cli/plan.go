@@ -132,7 +132,7 @@ func (r *run) plan(ctx context.Context, p *planning, out string, detailed bool) 
 			r.out.Printf("\nSaved the plan. To do exactly this, run: pinfold apply %s\n", shellWord(out))
 		}
 	}
-	if detailed && view.Changes(result.Plan, p.options.RefreshOnly) {
+	if detailed && view.Changes(result.Plan) {
 		return exitWith(exitChanges)
 	}
 	return nil

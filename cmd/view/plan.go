@@ -2,7 +2,6 @@ package view
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"pinfold/reconcile"
@@ -108,7 +107,7 @@ func (s *Screen) Plan(r *reconcile.PlanResult) {
 		return
 	}
 	wrong := PlanDiagnostics(r).HasErrors()
-	if wrong && !Changes(p, false) {
+	if wrong && !Changes(p) {
 		return
 	}
 	if len(p.Drift) > 0 {
@@ -138,6 +137,10 @@ func (s *Screen) Plan(r *reconcile.PlanResult) {
 	}
 	s.outputChanges(outputs)
 	switch {
+	case p.RefreshOnly && len(p.Drift) > 0:
+		s.Printf("%s What is said above is recorded by apply -refresh-only, which changes nothing on the host.\n", s.paint(bold, "Plan:"))
+	case p.RefreshOnly:
+		s.Printf("%s The records say what is on the host.\n", s.paint(green, s.paint(bold, "No changes.")))
 	case len(shown) == 0 && len(outputs) == 0:
 		s.Printf("%s The host is as declared.\n", s.paint(green, s.paint(bold, "No changes.")))
 	case len(shown) == 0:
@@ -179,12 +182,10 @@ func (s *Screen) outputChanges(outputs []*plan.Change) {
 }
 
 // Changes reports whether a plan would do anything, for -detailed-exitcode:
-// computed from the list of actions. Taking over what was observed counts only
-// where that alone was asked for.
-func Changes(p *plan.Plan, refreshOnly bool) bool {
-	return p != nil && slices.ContainsFunc(p.Changes, func(c plan.Change) bool {
-		return c.Action != plan.ActNoop || refreshOnly
-	})
+// computed from the list of actions. What was found changed on the host counts
+// only where recording it is all that was asked for.
+func Changes(p *plan.Plan) bool {
+	return p != nil && (!p.Empty() || p.RefreshOnly && len(p.Drift) > 0)
 }
 
 // Steps counts what an apply of the plan reports the progress of.

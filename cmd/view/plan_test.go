@@ -92,6 +92,16 @@ func TestPlanOfNoopsOnly(t *testing.T) {
 	}
 }
 
+// A plan that only records says so, and never that the host is as declared.
+func TestPlanOfRefreshOnly(t *testing.T) {
+	r := &reconcile.PlanResult{Plan: &plan.Plan{RefreshOnly: true, Drift: []plan.Drift{{Address: "sandbox.a", What: "exited with code 3"}}}}
+	golden(t, "plan_refresh_only.txt", shown(false, 0, func(s *Screen) { s.Plan(r) }))
+	r.Plan.Drift = nil
+	if got, want := string(shown(false, 0, func(s *Screen) { s.Plan(r) })), "No changes. The records say what is on the host.\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // A refused change is the caller's to show; the plan says no word against it.
 func TestPlanBesideAnError(t *testing.T) {
 	r := &reconcile.PlanResult{Plan: &plan.Plan{
@@ -169,20 +179,20 @@ func TestEveryActionHasWords(t *testing.T) {
 func TestChanges(t *testing.T) {
 	only := func(a plan.Action) *plan.Plan { return &plan.Plan{Changes: []plan.Change{{Action: a}}} }
 	for _, c := range []struct {
-		name        string
-		plan        *plan.Plan
-		refreshOnly bool
-		want        bool
+		name string
+		plan *plan.Plan
+		want bool
 	}{
-		{"nothing", &plan.Plan{}, false, false},
-		{"bookkeeping", only(plan.ActNoop), false, false},
-		{"bookkeeping asked for", only(plan.ActNoop), true, true},
-		{"update", only(plan.ActUpdate), false, true},
-		{"repair", only(plan.ActRepair), false, true},
-		{"output only", &plan.Plan{Changes: []plan.Change{{Kind: "output", Action: plan.ActUpdate}}}, false, true},
-		{"drift alone explains", &plan.Plan{Drift: []plan.Drift{{Address: "sandbox.a"}}}, false, false},
+		{"nothing", &plan.Plan{}, false},
+		{"bookkeeping", only(plan.ActNoop), false},
+		{"update", only(plan.ActUpdate), true},
+		{"repair", only(plan.ActRepair), true},
+		{"output only", &plan.Plan{Changes: []plan.Change{{Kind: "output", Action: plan.ActUpdate}}}, true},
+		{"drift alone explains", &plan.Plan{Drift: []plan.Drift{{Address: "sandbox.a"}}}, false},
+		{"drift to be recorded", &plan.Plan{RefreshOnly: true, Drift: []plan.Drift{{Address: "sandbox.a"}}}, true},
+		{"nothing to be recorded", &plan.Plan{RefreshOnly: true}, false},
 	} {
-		if got := Changes(c.plan, c.refreshOnly); got != c.want {
+		if got := Changes(c.plan); got != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}

@@ -105,7 +105,9 @@ type Plan struct {
 	Summary Summary            `json:"summary"`
 	WakeAt  time.Time          `json:"wake_at,omitzero"` // the planner wants to look again then; zero: nothing is due
 	Diags   config.Diagnostics `json:"diagnostics"`      // refused changes, caps; with an error nothing may be applied
-	Status  map[string]Status  `json:"-"`                // what is now true of each recorded sandbox, to be stored when it differs
+	// RefreshOnly: only what was seen is to be recorded; there are no changes.
+	RefreshOnly bool              `json:"refresh_only,omitempty"`
+	Status      map[string]Status `json:"-"` // what is now true of each recorded sandbox, to be stored when it differs
 }
 
 // Summary counts changes: each address once per column; outputs,

@@ -281,6 +281,8 @@ func (o *one) look() {
 		w.drift(rec.Address, "writable layer gone: its files are lost")
 	case o.dying():
 		w.drift(rec.Address, "its main process ended, others are still dying")
+	case w.in.Options.RefreshOnly && o.st.ownEnd() && rec.phase().live():
+		w.drift(rec.Address, ending(o.st.Outcome)) // elsewhere it is how things should be
 	}
 }
 

@@ -99,6 +99,9 @@ var scenarios = map[string]func() *world{
 	"refresh only": func() *world {
 		return newWorld().both("sandbox.a", spec(), gone).with(func(o *Options) { o.RefreshOnly = true })
 	},
+	"refresh only tells an own end": func() *world {
+		return newWorld().both("sandbox.a", spec(), foundEnded(Outcome{ExitCode: 3})).with(func(o *Options) { o.RefreshOnly = true })
+	},
 	"without refresh": func() *world {
 		return newWorld().both("sandbox.a", spec(), gone).with(func(o *Options) { o.NoRefresh = true })
 	},

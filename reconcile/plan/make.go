@@ -24,6 +24,7 @@ func Make(in Input) *Plan {
 		in.Desired, in.Options = nil, Options{RefreshOnly: true, Targets: in.Options.Targets, Excludes: in.Options.Excludes}
 	}
 	w := newWalk(in)
+	w.plan.RefreshOnly = in.Options.RefreshOnly
 	w.inScope = w.scope()
 	w.checkReplace()
 	w.findSurvivors()
