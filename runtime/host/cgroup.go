@@ -78,6 +78,15 @@ func (h *Host) cgroups() (*cgroupTree, error) {
 			t.own = filepath.Join(strings.TrimSuffix(t.paths[controller], t.parent), at, "cgroup.procs")
 		}
 	}
+	parents, err := h.readParents()
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range parents {
+		if p != t.parent {
+			h.olderTrees = append(h.olderTrees, t.at(p))
+		}
+	}
 	h.tree = t
 	return t, nil
 }
@@ -146,9 +155,14 @@ func (t *cgroupTree) dir(id, controller string) string {
 	return filepath.Join(t.paths[controller], id)
 }
 
+// exists tells whether any part of the cgroup is there.
 func (t *cgroupTree) exists(id string) bool {
-	_, err := os.Stat(t.dir(id, "freezer"))
-	return err == nil
+	for _, c := range []string{"freezer", "pids"} { // that of pids is made before all others
+		if _, err := os.Stat(t.dir(id, c)); err == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // complete tells whether the cgroup is there in every hierarchy that limits.
@@ -272,19 +286,25 @@ func removeCgroup(path string) error {
 	return nil
 }
 
-// removeParent removes the parent where it is empty.
-func (t *cgroupTree) removeParent() error {
+// removeParent removes the parent where it is empty, and tells whether it is gone in
+// every hierarchy.
+func (t *cgroupTree) removeParent() (gone bool, err error) {
 	var errs []error
+	gone = true
 	if ids, err := t.instances(); err == nil && len(ids) == 0 {
 		t.removeAnteroom()
 	}
 	for _, p := range t.paths {
 		err := unix.Rmdir(p)
-		if err != nil && err != unix.ENOENT && err != unix.EBUSY && err != unix.ENOTEMPTY {
+		if err == nil || err == unix.ENOENT {
+			continue
+		}
+		gone = false
+		if err != unix.EBUSY && err != unix.ENOTEMPTY {
 			errs = append(errs, &os.PathError{Op: "rmdir", Path: p, Err: err})
 		}
 	}
-	return errors.Join(errs...)
+	return gone, errors.Join(errs...)
 }
 
 // instances lists the ids that have a cgroup.

@@ -63,6 +63,9 @@ func (h *Host) Create(ctx context.Context, in runtime.Instance) (p runtime.Proce
 		return p, err
 	}
 	tree.warm()
+	if err := h.noteParent(tree); err != nil {
+		return p, err
+	}
 	// Making the user namespace takes longer than the layer: it goes on beside it.
 	type made struct {
 		ns  *os.File
@@ -75,7 +78,11 @@ func (h *Host) Create(ctx context.Context, in runtime.Instance) (p runtime.Proce
 	}()
 	ids := sync.OnceValue(func() made { return <-userns })
 	defer func() { ids().ns.Close() }() // harmless on nil
-	if known || damaged || tree.exists(in.ID) {
+	was, err := h.cgroupsOf(in.ID)
+	if err != nil {
+		return p, err
+	}
+	if known || damaged || was.exists(in.ID) {
 		// What an earlier life, or a Create that was cut off, has left.
 		if err := h.takeDown(ctx, in.ID, runtime.Process{}); err != nil {
 			return p, err

@@ -36,7 +36,7 @@ func (h *Host) Exec(ctx context.Context, id string, e runtime.Exec) (runtime.Exe
 	if err := h.ready(); err != nil {
 		return nil, err
 	}
-	tree, err := h.cgroups()
+	tree, err := h.cgroupsOf(id)
 	if err != nil {
 		return nil, err
 	}

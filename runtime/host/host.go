@@ -19,11 +19,13 @@
 // Run directory, gone after a reboot:
 //
 //	lineage
+//	cgroup-parents         below which cgroups ours may be
 //	instances/ID/          process.json (who PID 1 is) and status (how starting it went)
 //	containers/ID/         libcontainer's own state
 //	netns/ID               the network namespace, bound to a name
 //
-// Cgroups are PARENT-SHORT/ID in every hierarchy. Mounts of sandboxes are made
+// Cgroups are PARENT-SHORT/ID in every hierarchy, below the parent that was set when
+// the instance was created. Mounts of sandboxes are made
 // in a mount namespace of this process (see stage) and never show on the host.
 package host
 
@@ -54,7 +56,7 @@ type Options struct {
 	RunDir       string // absolute; made when absent
 	Lineage      string // whose objects these are
 	ShortID      string // 6 hex characters of the lineage; part of every name on the host
-	CgroupParent string // default "pinfold"; "-" and ShortID are added
+	CgroupParent string // default "pinfold"; "-" and ShortID are added. Another one than before holds for what is created from now on
 
 	// Trace, when set, is told how long each phase of Create and Start took.
 	// It is called from the goroutine that does the work.
@@ -74,12 +76,14 @@ type Host struct {
 	stage   *stage
 	pinit   *os.File
 
-	mu      sync.Mutex
-	tree    *cgroupTree
-	filters map[string]*os.File    // by sorted capabilities
-	gates   map[string]*sync.Mutex // by instance: keeps Exec and Pause apart
-	records map[string]cachedRecord
-	images  map[runtime.ImageSource]*lowerLayers
+	mu         sync.Mutex
+	tree       *cgroupTree
+	olderTrees []*cgroupTree          // of other cgroup parents, still in use
+	noted      bool                   // that the tree's parent is in use
+	filters    map[string]*os.File    // by sorted capabilities
+	gates      map[string]*sync.Mutex // by instance: keeps Exec and Pause apart
+	records    map[string]cachedRecord
+	images     map[runtime.ImageSource]*lowerLayers
 }
 
 // Open opens the host for one lineage. It makes the directories and nothing
@@ -183,7 +187,7 @@ func (h *Host) ready() error {
 	return nil
 }
 
-// Close releases descriptors and removes the cgroup parent and network tables
+// Close releases descriptors and removes cgroup parents and network tables
 // when nothing uses them any more.
 func (h *Host) Close() error {
 	h.readyMu.Lock()
@@ -202,11 +206,7 @@ func (h *Host) Close() error {
 		delete(h.filters, k)
 	}
 	h.mu.Unlock()
-	var errs []error
-	if t, err := h.cgroups(); err == nil {
-		errs = append(errs, t.removeParent())
-	}
-	return errors.Join(append(errs, h.net.Close())...)
+	return errors.Join(h.removeParents(), h.net.Close())
 }
 
 func (h *Host) instanceDir(id string) string { return filepath.Join(h.opts.StateDir, "instances", id) }

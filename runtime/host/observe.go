@@ -19,7 +19,7 @@ func (h *Host) Observe(ctx context.Context) (runtime.Observation, error) {
 		BootID: h.boot, At: time.Now(),
 		Instances: map[string]runtime.InstanceState{}, Networks: map[string]runtime.NetworkState{}, Volumes: map[string]bool{},
 	}
-	tree, err := h.cgroups()
+	trees, err := h.cgroupTrees()
 	if err != nil {
 		return o, err
 	}
@@ -30,7 +30,7 @@ func (h *Host) Observe(ctx context.Context) (runtime.Observation, error) {
 	for id, n := range seen.Networks {
 		o.Networks[id] = n
 	}
-	ids, err := h.everyInstance(tree, seen)
+	ids, err := h.everyInstance(trees, seen)
 	if err != nil {
 		return o, err
 	}
@@ -38,7 +38,7 @@ func (h *Host) Observe(ctx context.Context) (runtime.Observation, error) {
 		if err := ctx.Err(); err != nil {
 			return o, err
 		}
-		s, err := h.look(id, tree, &seen)
+		s, err := h.look(id, &seen)
 		if err != nil {
 			s = runtime.InstanceState{ID: id, Unknown: err.Error()}
 		}
@@ -76,7 +76,7 @@ func listIDs(dir string) ([]string, error) {
 }
 
 // everyInstance also finds those of which only a part is left.
-func (h *Host) everyInstance(tree *cgroupTree, seen network.Observed) (map[string]bool, error) {
+func (h *Host) everyInstance(trees []*cgroupTree, seen network.Observed) (map[string]bool, error) {
 	ids := map[string]bool{}
 	for _, dir := range []string{
 		filepath.Join(h.opts.StateDir, "instances"), filepath.Join(h.opts.RunDir, "instances"),
@@ -90,12 +90,14 @@ func (h *Host) everyInstance(tree *cgroupTree, seen network.Observed) (map[strin
 			ids[id] = true
 		}
 	}
-	grouped, err := tree.instances()
-	if err != nil {
-		return nil, err
-	}
-	for _, id := range grouped {
-		ids[id] = true
+	for _, t := range trees {
+		grouped, err := t.instances()
+		if err != nil {
+			return nil, err
+		}
+		for _, id := range grouped {
+			ids[id] = true
+		}
 	}
 	for id := range seen.Instances {
 		ids[id] = true
@@ -108,7 +110,7 @@ func (h *Host) Inspect(ctx context.Context, id string) (runtime.InstanceState, b
 	if err := checkID(id); err != nil {
 		return runtime.InstanceState{}, false, err
 	}
-	tree, err := h.cgroups()
+	tree, err := h.cgroupsOf(id)
 	if err != nil {
 		return runtime.InstanceState{}, false, err
 	}
@@ -126,7 +128,7 @@ func (h *Host) Inspect(ctx context.Context, id string) (runtime.InstanceState, b
 	if !there {
 		return runtime.InstanceState{}, false, nil
 	}
-	s, err := h.look(id, tree, nil)
+	s, err := h.look(id, nil)
 	if err != nil {
 		s = runtime.InstanceState{ID: id, Unknown: err.Error()}
 	}
@@ -136,9 +138,9 @@ func (h *Host) Inspect(ctx context.Context, id string) (runtime.InstanceState, b
 // look sees one instance. seen may be nil: the network is left out then. An
 // instance that is made or taken down meanwhile is looked at again: half of
 // either would be neither true before nor after.
-func (h *Host) look(id string, tree *cgroupTree, seen *network.Observed) (s runtime.InstanceState, err error) {
+func (h *Host) look(id string, seen *network.Observed) (s runtime.InstanceState, err error) {
 	for range 5 {
-		s, err = h.lookOnce(id, tree, seen)
+		s, err = h.lookOnce(id, seen)
 		if err == nil && !s.Alive {
 			return s, nil
 		}
@@ -154,13 +156,17 @@ func (h *Host) look(id string, tree *cgroupTree, seen *network.Observed) (s runt
 	return s, err
 }
 
-func (h *Host) lookOnce(id string, tree *cgroupTree, seen *network.Observed) (runtime.InstanceState, error) {
+func (h *Host) lookOnce(id string, seen *network.Observed) (runtime.InstanceState, error) {
 	s := runtime.InstanceState{ID: id}
 	rec, damage := h.loadRecord(id)
 	if damage != nil && !errors.Is(damage, os.ErrNotExist) && !errors.Is(damage, errDamaged) {
 		return s, damage
 	}
 	known := damage == nil
+	tree, err := h.cgroupsOf(id)
+	if err != nil {
+		return s, err
+	}
 	running, err := h.loadProcess(id)
 	if err != nil {
 		return s, err

@@ -37,7 +37,7 @@ func (h *Host) setFrozen(id, verb string, state cgroups.FreezerState) error {
 	if !ok {
 		return fmt.Errorf("cannot %s instance %s: %w", verb, id, runtime.ErrNotRunning)
 	}
-	tree, err := h.cgroups()
+	tree, err := h.cgroupsOf(id)
 	if err != nil {
 		return err
 	}

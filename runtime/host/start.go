@@ -45,7 +45,7 @@ func (h *Host) Start(ctx context.Context, id string) error {
 	if out.started {
 		return nil
 	}
-	tree, err := h.cgroups()
+	tree, err := h.cgroupsOf(id)
 	if err != nil {
 		return err
 	}

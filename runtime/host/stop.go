@@ -56,7 +56,7 @@ func (h *Host) ask(ctx context.Context, id string, p runtime.Process, how runtim
 		return err
 	}
 	defer fd.Close()
-	tree, err := h.cgroups()
+	tree, err := h.cgroupsOf(id)
 	if err != nil {
 		return err
 	}
@@ -93,7 +93,7 @@ func (h *Host) ask(ctx context.Context, id string, p runtime.Process, how runtim
 
 // kill ends all processes of an instance and waits until they are gone.
 func (h *Host) kill(ctx context.Context, id string, p runtime.Process) error {
-	tree, err := h.cgroups()
+	tree, err := h.cgroupsOf(id)
 	if err != nil {
 		return err
 	}
@@ -167,7 +167,7 @@ func (h *Host) takeDown(ctx context.Context, id string, p runtime.Process) error
 	if err := h.kill(ctx, id, p); err != nil {
 		return err
 	}
-	tree, err := h.cgroups()
+	tree, err := h.cgroupsOf(id)
 	if err != nil {
 		return err
 	}
@@ -183,8 +183,14 @@ func (h *Host) takeDown(ctx context.Context, id string, p runtime.Process) error
 	if err := h.net.Detach(ctx, id, nil, nil); err != nil {
 		return fmt.Errorf("cannot release the network of instance %s: %w", id, err)
 	}
-	if err := tree.remove(id, killBound); err != nil {
+	trees, err := h.cgroupTrees()
+	if err != nil {
 		return err
+	}
+	for _, t := range trees {
+		if err := t.remove(id, killBound); err != nil {
+			return err
+		}
 	}
 	if err := os.RemoveAll(filepath.Join(h.containers(), id)); err != nil {
 		return fmt.Errorf("cannot release instance %s: %w", id, err)

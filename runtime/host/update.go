@@ -25,7 +25,7 @@ func (h *Host) Update(ctx context.Context, in runtime.Instance) error {
 	now := rec.Instance
 	change(&now, in)
 	if ok {
-		tree, err := h.cgroups()
+		tree, err := h.cgroupsOf(in.ID)
 		if err != nil {
 			return err
 		}
@@ -86,7 +86,7 @@ func (h *Host) Repair(ctx context.Context, in runtime.Instance) error {
 	if !ok {
 		return fmt.Errorf("cannot repair instance %s: %w", in.ID, runtime.ErrNotRunning)
 	}
-	tree, err := h.cgroups()
+	tree, err := h.cgroupsOf(in.ID)
 	if err != nil {
 		return err
 	}
