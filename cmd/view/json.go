@@ -181,48 +181,36 @@ func ApplyJSON(w io.Writer, r *reconcile.ApplyResult, extra config.Diagnostics) 
 
 // ListJSON writes `list -json`.
 func ListJSON(w io.Writer, r *reconcile.ListResult) error {
-	doc := *r
-	doc.FormatVersion = FormatVersion
-	doc.Sandboxes = make([]reconcile.SandboxView, 0, len(r.Sandboxes))
+	doc := struct {
+		FormatVersion string        `json:"format_version"`
+		Sandboxes     []sandboxJSON `json:"sandboxes"`
+	}{FormatVersion, make([]sandboxJSON, 0, len(r.Sandboxes))}
 	for _, s := range r.Sandboxes {
-		doc.Sandboxes = append(doc.Sandboxes, complete(s))
+		doc.Sandboxes = append(doc.Sandboxes, sandboxOf(s))
 	}
 	return JSON(w, doc)
-}
-
-// complete turns absent lists and maps into empty ones: only single things are null.
-func complete(s reconcile.SandboxView) reconcile.SandboxView {
-	s.Conditions = list(s.Conditions)
-	if s.Ports == nil {
-		s.Ports = map[string]plan.Port{}
-	}
-	if s.Labels == nil {
-		s.Labels = map[string]string{}
-	}
-	if s.Volumes == nil {
-		s.Volumes = map[string]string{}
-	}
-	return s
 }
 
 // DescribeJSON writes `describe -json`.
 func DescribeJSON(w io.Writer, r *reconcile.Description) error {
-	doc := *r
-	doc.FormatVersion = FormatVersion
-	doc.Sandbox = complete(r.Sandbox)
-	doc.Events = list(r.Events)
-	return JSON(w, doc)
+	return JSON(w, struct {
+		FormatVersion string                     `json:"format_version"`
+		Sandbox       sandboxJSON                `json:"sandbox"`
+		Spec          config.Sandbox             `json:"spec"`
+		Sources       map[string]config.Position `json:"sources"`
+		Lease         leaseJSON                  `json:"lease"`
+		UID           string                     `json:"uid"`
+		NextLook      *time.Time                 `json:"next_look"`
+		NextAction    *string                    `json:"next_action"`
+		Events        []eventJSON                `json:"events"`
+	}{FormatVersion, sandboxOf(r.Sandbox), r.Spec, dict(r.Sources), leaseOf(r.Lease), r.UID, r.NextLook, orNull(r.NextAction), eventsOf(r.Events)})
 }
 
 // ActJSON writes the answer of an operator verb.
 func ActJSON(w io.Writer, r *reconcile.ActResult) error {
-	doc := struct {
-		FormatVersion string                `json:"format_version"`
-		Sandbox       reconcile.SandboxView `json:"sandbox"`
-		Note          *string               `json:"note"`
-	}{FormatVersion, complete(r.Sandbox), nil}
-	if r.Note != "" {
-		doc.Note = &r.Note
-	}
-	return JSON(w, doc)
+	return JSON(w, struct {
+		FormatVersion string      `json:"format_version"`
+		Sandbox       sandboxJSON `json:"sandbox"`
+		Note          *string     `json:"note"`
+	}{FormatVersion, sandboxOf(r.Sandbox), orNull(r.Note)})
 }

@@ -72,8 +72,13 @@ func TestList(t *testing.T) {
 
 // Every member is there, absent things null.
 func TestListJSON(t *testing.T) {
+	all := sandboxes()
+	all.Sandboxes = append(all.Sandboxes, reconcile.SandboxView{
+		Address: "sandbox.done", Phase: plan.Stopped, Mode: "suspended", DeclaredMode: "running", Hold: &plan.Hold{Mode: "suspended", By: "operator", At: now},
+		Outcome: &plan.Outcome{ExitCode: 3, Reason: "exited", At: now}, Conditions: conditions("False", "Exited"),
+	})
 	var out bytes.Buffer
-	if err := ListJSON(&out, sandboxes()); err != nil {
+	if err := ListJSON(&out, all); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "list.json", out.Bytes())
@@ -84,7 +89,7 @@ func TestListJSON(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &doc); err != nil {
 		t.Fatal(err)
 	}
-	if doc.FormatVersion != "1" || len(doc.Sandboxes) != 4 {
+	if doc.FormatVersion != "1" || len(doc.Sandboxes) != 5 {
 		t.Fatalf("format_version %q, %d sandboxes", doc.FormatVersion, len(doc.Sandboxes))
 	}
 	for _, name := range []string{"address", "instance_id", "generation", "phase", "mode", "declared_mode", "hold", "pid", "address_v4", "ports", "created_at", "started_at", "expires_at", "ended_at", "last_activity", "conditions", "outcome", "labels", "volumes"} {
@@ -92,6 +97,25 @@ func TestListJSON(t *testing.T) {
 			if _, ok := s[name]; !ok {
 				t.Errorf("%v has no %q", s["address"], name)
 			}
+		}
+	}
+	// In what is there, too.
+	for _, s := range doc.Sandboxes {
+		members := func(what string, v any, names ...string) {
+			m, ok := v.(map[string]any)
+			if v == nil {
+				return
+			}
+			for _, name := range names {
+				if _, has := m[name]; !ok || !has {
+					t.Errorf("%s of %v has no %q: %v", what, s["address"], name, v)
+				}
+			}
+		}
+		members("outcome", s["outcome"], "exit_code", "signal", "outside", "oom", "reason", "at")
+		members("hold", s["hold"], "mode", "by", "at", "reason")
+		for _, c := range s["conditions"].([]any) {
+			members("a condition", c, "type", "status", "reason", "message", "since", "generation")
 		}
 	}
 	if pid := doc.Sandboxes[3]["pid"]; pid != nil {

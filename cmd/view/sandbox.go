@@ -1,0 +1,96 @@
+package view
+
+import (
+	"time"
+
+	"pinfold/config"
+	"pinfold/reconcile"
+	"pinfold/reconcile/plan"
+)
+
+// sandboxJSON is a sandbox as -json prints it: every member is there, what is
+// absent is null, and lists and maps are never null. Records leave out what is
+// empty, to stay small; their members are spelled out again here.
+type sandboxJSON struct {
+	reconcile.SandboxView
+	Hold       *holdJSON       `json:"hold"`
+	Conditions []conditionJSON `json:"conditions"`
+	Outcome    *outcomeJSON    `json:"outcome"`
+}
+
+type holdJSON struct {
+	plan.Hold
+	Reason *string `json:"reason"`
+}
+
+type conditionJSON struct {
+	plan.Condition
+	Message *string `json:"message"`
+}
+
+type outcomeJSON struct {
+	plan.Outcome
+	Signal  *int `json:"signal"`
+	Outside *int `json:"outside"`
+}
+
+func sandboxOf(s reconcile.SandboxView) sandboxJSON {
+	out := sandboxJSON{SandboxView: s, Conditions: []conditionJSON{}}
+	out.Ports, out.Labels, out.Volumes = dict(s.Ports), dict(s.Labels), dict(s.Volumes)
+	for _, c := range s.Conditions {
+		out.Conditions = append(out.Conditions, conditionJSON{c, orNull(c.Message)})
+	}
+	if h := s.Hold; h != nil {
+		out.Hold = &holdJSON{*h, orNull(h.Reason)}
+	}
+	if o := s.Outcome; o != nil {
+		out.Outcome = &outcomeJSON{*o, orNull(o.Signal), orNull(o.Outside)}
+	}
+	return out
+}
+
+type leaseJSON struct {
+	plan.Lease
+	Start *time.Time       `json:"start"`
+	TTL   *config.Duration `json:"ttl"`
+	Until *time.Time       `json:"until"`
+	// A lease that was never renewed says so.
+	Renewed bool `json:"renewed"`
+}
+
+func leaseOf(l plan.Lease) leaseJSON {
+	return leaseJSON{l, orNull(l.Start), orNull(l.TTL), orNull(l.Until), l.Renewed}
+}
+
+type eventJSON struct {
+	reconcile.Event
+	UID      *string `json:"uid"`
+	Instance *string `json:"instance_id"`
+	Message  *string `json:"message"`
+	By       *string `json:"by"`
+}
+
+func eventsOf(events []reconcile.Event) []eventJSON {
+	out := make([]eventJSON, 0, len(events))
+	for _, e := range events {
+		out = append(out, eventJSON{e, orNull(e.UID), orNull(e.Instance), orNull(e.Message), orNull(e.By)})
+	}
+	return out
+}
+
+// orNull is a pointer to v, or nil for a zero one.
+func orNull[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
+}
+
+// dict is m, or an empty map that JSON does not write as null.
+func dict[V any](m map[string]V) map[string]V {
+	if m == nil {
+		return map[string]V{}
+	}
+	return m
+}
