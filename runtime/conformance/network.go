@@ -116,6 +116,39 @@ var network = []test{
 			w.Errorf("the hosts file:\n%s", text)
 		}
 	}},
+	{"its own name is in its hosts file once", func(w *world) {
+		n := w.network()
+		in := w.instance(w.Commands.Forever)
+		in.Hostname = "here"
+		attach(&in, n, 0)
+		own := in.Net.Address.Addr()
+		in.Net.Hosts = []runtime.HostEntry{
+			{Address: own, Names: []string{"here"}},
+			{Address: own, Names: []string{"here.test.internal", "here"}},
+		}
+		w.up(in)
+		_, text := w.run(in.ID, w.Commands.Cat("/etc/hosts"))
+		var lines []string
+		for line := range strings.Lines(text) {
+			if f := strings.Fields(line); len(f) > 0 && (f[0] == own.String() || slices.Contains(f, "here")) {
+				lines = append(lines, strings.Join(f, " "))
+			}
+		}
+		if want := own.String() + " here here.test.internal"; len(lines) != 1 || lines[0] != want {
+			w.Errorf("the lines %q, want only %q", lines, want)
+		}
+	}},
+	{"without a network its name is a loopback address's", func(w *world) {
+		in := w.instance(w.Commands.Forever)
+		in.Hostname = "here"
+		w.up(in)
+		_, text := w.run(in.ID, w.Commands.Cat("/etc/hosts"))
+		if !slices.ContainsFunc(strings.Split(text, "\n"), func(line string) bool {
+			return slices.Equal(strings.Fields(line), []string{"127.0.1.1", "here"})
+		}) {
+			w.Errorf("the hosts file:\n%s", text)
+		}
+	}},
 	{"without a network there is nothing to lack", func(w *world) {
 		in := w.instance(w.Commands.Forever)
 		w.up(in)

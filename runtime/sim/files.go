@@ -3,7 +3,9 @@ package sim
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -66,15 +68,30 @@ func (in *instance) read(w *World, path string) (string, bool) {
 	return text, ok
 }
 
-// hosts is the /etc/hosts that every instance gets.
+// hosts is the /etc/hosts that every instance gets: each address on one line, each
+// name of it once.
 func (in *instance) hosts() string {
-	text := "127.0.0.1 localhost\n"
-	if in.spec.Net == nil {
-		return text
+	own := runtime.HostEntry{Address: netip.MustParseAddr("127.0.1.1"), Names: []string{cmp.Or(in.spec.Hostname, in.spec.ID)}}
+	entries := []runtime.HostEntry{own}
+	if in.spec.Net != nil {
+		entries[0].Address = in.spec.Net.Address.Addr()
+		entries = append(entries, in.spec.Net.Hosts...)
 	}
-	text += in.spec.Net.Address.Addr().String() + " " + cmp.Or(in.spec.Hostname, in.spec.ID) + "\n"
-	for _, e := range in.spec.Net.Hosts {
-		text += e.Address.String() + " " + strings.Join(e.Names, " ") + "\n"
+	var order []netip.Addr
+	names := map[netip.Addr][]string{}
+	for _, e := range entries {
+		if names[e.Address] == nil {
+			order = append(order, e.Address)
+		}
+		for _, name := range e.Names {
+			if !slices.Contains(names[e.Address], name) {
+				names[e.Address] = append(names[e.Address], name)
+			}
+		}
+	}
+	text := "127.0.0.1 localhost\n"
+	for _, a := range order {
+		text += a.String() + " " + strings.Join(names[a], " ") + "\n"
 	}
 	return text
 }
