@@ -58,7 +58,7 @@ func (e *actor) commit(w *write) error {
 func (e *Engine) commit(w *write) error {
 	docs := make([]document, 0, 4)
 	for _, err := range []error{
-		encode(&docs, state.Sandboxes, w.sandboxes),
+		encodeSandboxes(&docs, &e.blocks, w.sandboxes),
 		encode(&docs, state.Networks, w.networks),
 		encode(&docs, state.Volumes, w.volumes),
 		encode(&docs, state.Images, w.images),
@@ -141,6 +141,7 @@ func (e *Engine) commit(w *write) error {
 	if err != nil {
 		return err
 	}
+	e.blocks.committed(docs)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.records.Serial = max(e.records.Serial, serial)
@@ -157,6 +158,20 @@ func (e *Engine) commit(w *write) error {
 type document struct {
 	bucket, key string
 	doc         []byte
+}
+
+func encodeSandboxes(docs *[]document, x *blocks, m map[string]*plan.Sandbox) error {
+	for k, v := range m {
+		d := document{bucket: state.Sandboxes, key: k}
+		if v != nil {
+			var err error
+			if d.doc, err = x.encode(v, docs); err != nil {
+				return err
+			}
+		}
+		*docs = append(*docs, d)
+	}
+	return nil
 }
 
 func encode[T any](docs *[]document, bucket string, m map[string]*T) error {

@@ -46,6 +46,7 @@ type Engine struct {
 
 	choosing sync.Mutex // held while a network chooses its range
 	execs    execs      // open sessions
+	blocks   blocks     // what sandboxes' documents leave out
 
 	complaints complaints
 
@@ -99,6 +100,9 @@ func NewEngine(ctx context.Context, o EngineOptions) (*Engine, error) {
 	}
 	e.turn.init(e.now)
 	if !e.readOnly {
+		if err := e.sweepBlocks(); err != nil {
+			return nil, err
+		}
 		if err := e.as(e.by).recover(ctx); err != nil {
 			return nil, err
 		}
@@ -147,10 +151,12 @@ func (e *Engine) load() error {
 		Ended:     map[string]*plan.Ended{},
 	}
 	var decode []func() error
+	e.blocks.known = map[string]*block{}
 	err := e.store.View(func(tx state.Tx) error {
 		r.Serial = tx.Serial()
 		return errors.Join(
-			loadBucket(tx, state.Sandboxes, r.Sandboxes, &decode),
+			loadBlocks(tx, e.blocks.known),
+			loadSandboxes(tx, r.Sandboxes, &e.blocks, &decode),
 			loadBucket(tx, state.Networks, r.Networks, &decode),
 			loadBucket(tx, state.Volumes, r.Volumes, &decode),
 			loadBucket(tx, state.Images, r.Images, &decode),
@@ -174,14 +180,39 @@ func loadBucket[T any](tx state.Tx, bucket string, into map[string]*T, decode *[
 	return tx.Each(bucket, func(key string, doc []byte) error {
 		v := new(T)
 		into[key] = v
-		*decode = append(*decode, func() error {
-			if err := json.Unmarshal(doc, v); err != nil {
-				return fmt.Errorf("state %s: document %q cannot be read: %w; restore a backup of state.db", bucket, key, err)
-			}
-			return nil
-		})
+		*decode = append(*decode, func() error { return unreadable(bucket, key, json.Unmarshal(doc, v)) })
 		return nil
 	})
+}
+
+// loadSandboxes is loadBucket for sandboxes, whose blocks are known by the time
+// that decode runs.
+func loadSandboxes(tx state.Tx, into map[string]*plan.Sandbox, x *blocks, decode *[]func() error) error {
+	return tx.Each(state.Sandboxes, func(key string, doc []byte) error {
+		v := new(plan.Sandbox)
+		into[key] = v
+		*decode = append(*decode, func() error { return unreadable(state.Sandboxes, key, x.decode(doc, v)) })
+		return nil
+	})
+}
+
+func loadBlocks(tx state.Tx, into map[string]*block) error {
+	return tx.Each(state.Blocks, func(key string, doc []byte) error {
+		var s storedBlock
+		err := json.Unmarshal(doc, &s)
+		if err == nil {
+			into[key], err = blockOf(s)
+			into[key].stored = true
+		}
+		return unreadable(state.Blocks, key, err)
+	})
+}
+
+func unreadable(bucket, key string, err error) error {
+	if err != nil {
+		err = fmt.Errorf("state %s: document %q cannot be read: %w; restore a backup of state.db", bucket, key, err)
+	}
+	return err
 }
 
 // side runs the list on all processors, cut into even parts, and returns the

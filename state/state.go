@@ -6,7 +6,10 @@
 //
 //	meta        schema, lineage, serial, created, config_dir, digest, override
 //	            (one key each)
-//	sandboxes   ADDRESS → plan.Sandbox
+//	sandboxes   ADDRESS → reconcile.storedSandbox   a plan.Sandbox without what its
+//	            block has for all its instances
+//	blocks      HASH    → reconcile.storedBlock     never changed; without a sandbox
+//	            it goes at the next opening
 //	networks    ADDRESS → plan.Network
 //	volumes     ADDRESS → plan.Volume
 //	images      ADDRESS → plan.Image
@@ -40,6 +43,7 @@ const Schema = 1
 // Buckets.
 const (
 	Sandboxes = "sandboxes"
+	Blocks    = "blocks"
 	Networks  = "networks"
 	Volumes   = "volumes"
 	Images    = "images"

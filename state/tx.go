@@ -18,7 +18,7 @@ const (
 	metaCreated = "created"
 )
 
-var documentBuckets = []string{Sandboxes, Networks, Volumes, Images, Outputs, Ended, Journal, History}
+var documentBuckets = []string{Sandboxes, Blocks, Networks, Volumes, Images, Outputs, Ended, Journal, History}
 
 // tx is the Tx of one run of one function.
 type tx struct {
