@@ -87,7 +87,7 @@ func leftMounts(_, stateDir, runDir string) (left []string, err error) {
 	}
 	for line := range strings.Lines(string(text)) {
 		fields := strings.Fields(line) // proc_pid_mountinfo(5): the mount point is the fifth
-		if strings.HasPrefix(fields[4], stateDir) || strings.HasPrefix(fields[4], runDir) {
+		if strings.HasPrefix(fields[4], stateDir+"/") || strings.HasPrefix(fields[4], runDir+"/") {
 			left = append(left, "mount "+fields[4])
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -33,6 +34,11 @@ var scriptCommands = map[string]func(ts *testscript.TestScript, neg bool, args [
 	"signal":    signalSandbox,
 	"begin":     begin,
 	"ended":     ended,
+	"logged":    logged,
+	"looks":     looks,
+	"listen":    listen,
+	"link":      link,
+	"tmpfs":     tmpfs,
 	"hostclean": hostClean,
 }
 
@@ -40,8 +46,27 @@ var agentKey = new(int)
 
 // agentProcess is the agent a script runs, if any.
 type agentProcess struct {
-	cmd *exec.Cmd
-	log bytes.Buffer
+	cmd  *exec.Cmd
+	log  said
+	read int // how much of the log `logged` has gone through
+}
+
+// said is output that can be read while it is written.
+type said struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (s *said) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.buf.Write(p)
+}
+
+func (s *said) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.buf.String()
 }
 
 // serve starts an agent in the runs that are with one.
@@ -62,7 +87,7 @@ func startAgent(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	program, err := lookPath(ts, "pinfold")
 	ts.Check(err)
-	a.log.Reset()
+	a.log, a.read = said{}, 0
 	a.cmd = exec.Command(program, append([]string{"agent"}, args...)...)
 	a.cmd.Dir = ts.MkAbs(".")
 	for _, name := range []string{"PATH", "HOME", "TMPDIR", "PINFOLD_HOST_CONFIG", "PINFOLD_STATE_DIR", "PINFOLD_RUN_DIR", "PINFOLD_VAR_word"} {
@@ -326,6 +351,7 @@ func hostClean(ts *testscript.TestScript, neg bool, _ []string) {
 // abandon ends what a script leaves, so that a failure does not disturb others,
 // and fails nothing: hostclean is what checks.
 func abandon(env *testscript.Env) {
+	defer env.Values[foreignKey].(*foreign).end(env.T().Log)
 	env.Values[backgroundKey].(*background).end()
 	if said := env.Values[agentKey].(*agentProcess).end(syscall.SIGTERM); said != "" {
 		env.T().Log("[agent]\n" + said)

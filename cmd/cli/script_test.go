@@ -51,6 +51,7 @@ func setup(env *testscript.Env, mode string) error {
 	env.Cd = filepath.Join(env.WorkDir, "conf")
 	env.Values[agentKey] = &agentProcess{}
 	env.Values[backgroundKey] = &background{}
+	env.Values[foreignKey] = &foreign{}
 	env.Defer(func() { abandon(env) })
 	return os.MkdirAll(env.Cd, 0o755)
 }
