@@ -246,7 +246,7 @@ func (a *agent) pass(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.log.Debug("looked at everything", "sandboxes", len(records.Sandboxes), "to_do", len(todo), "wake_at", p.WakeAt)
+	a.log.Debug("looked at everything", "sandboxes", len(records.Sandboxes), "to_do", len(todo), "wake_at", p.WakeAt.UTC().Format(time.RFC3339))
 	a.mendShared(ctx, p)
 	for address := range records.Sandboxes {
 		switch {
@@ -440,9 +440,9 @@ func (a *agent) after(ctx context.Context, address string, did bool, wake time.T
 		return
 	}
 	a.watch(ctx, rec)
-	a.log.Debug("looked at one", "address", address, "did", did, "phase", phaseOf(rec), "wake_at", wake)
+	a.log.Debug("looked at one", "address", address, "did", did, "phase", phaseOf(rec), "wake_at", wake.UTC().Format(time.RFC3339))
 	if err != nil {
-		a.complain(address, "cannot keep", err, "again_at", rec.Retry.NextAt)
+		a.complain(address, "cannot keep", err, "again_at", rec.Retry.NextAt.UTC().Format(time.RFC3339))
 	}
 	a.mu.Lock()
 	missed := a.missed[address]

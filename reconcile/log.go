@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"regexp"
 	"sync"
 
@@ -20,8 +21,11 @@ func (e *actor) changed(c *plan.Change) {
 // acted logs an operator's verb.
 func (e *Engine) acted(address, verb, reason, note string) {
 	e.content(address)
-	e.log.Info("changed", "address", address, "action", verb, "cause", "asked for by an operator", "by", byOperator,
-		"reason", reason, "result", e.result(address), "note", note)
+	args := []any{"address", address, "action", verb, "cause", cmp.Or(reason, "asked for"), "by", byOperator, "result", e.result(address)}
+	if note != "" {
+		args = append(args, "note", note)
+	}
+	e.log.Info("changed", args...)
 }
 
 // noticed logs what a look found to have happened.
@@ -88,7 +92,7 @@ func (c *complaints) again(about, text string) int {
 // complain logs what does not work about an address, or about everything (""). It
 // tells whether that is new.
 func (e *Engine) complain(about, what string, err error, args ...any) bool {
-	n := e.complaints.again(about, what+err.Error())
+	n := e.complaints.again(about, err.Error()) // whoever meets it, an apply or the agent
 	args = append([]any{"address", about, "error", err}, args...)
 	if n == 1 {
 		e.log.Error(what, args...)

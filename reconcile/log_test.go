@@ -112,6 +112,9 @@ func TestLogTellsWhatIsDone(t *testing.T) {
 		l.main(one(`operating_mode = "paused"`))
 		l.applyFails(e, plan.Options{})
 		want("error", 1, "@message", "cannot change", "address", "sandbox.a", "action", "pause")
+		l.world.Fail(sim.OpPause, "", errors.New("stuck"), sim.Before, 1)
+		l.applyFails(e, plan.Options{})
+		want("warn", 1, "@message", "cannot change", "action", "pause")
 		if _, err := e.Apply(context.Background(), l.request(plan.Options{}), nil, nil); err != nil {
 			t.Fatal(err)
 		}
