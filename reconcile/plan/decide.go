@@ -320,11 +320,7 @@ func (o *one) lostCause() string {
 func (o *one) end() bool {
 	w, a := o.w, o.rec.Address
 	reason, cause := w.endReason(o.d == nil)
-	l := o.rec.Lifecycle
-	if o.d != nil {
-		l = o.d.Lifecycle
-	}
-	if w.guarded(a, l, "destroyed", cause, guard(o.d)) {
+	if w.guarded(a, lifecycle(o.d, o.rec.Lifecycle), "destroyed", cause, guard(o.d)) {
 		return false
 	}
 	c := o.change(ActDelete, FromFiles, cause, destruction(&o.rec.Spec))
@@ -360,8 +356,16 @@ func (o *one) change(action Action, origin Origin, cause, consequence string) Ch
 	if o.rec.Instance != nil {
 		c.Instance = o.rec.Instance.ID
 	}
+	if (action == ActUpdate || action == ActRestart) && slices.ContainsFunc(o.diffs, isDeadline) {
+		if n := o.bothDeadlines(); n != "" {
+			c.Notes = append(c.Notes, n)
+		}
+	}
 	return c
 }
+
+// isDeadline reports whether a difference moves the deadline.
+func isDeadline(d difference) bool { return d.Path == "lifetime.ttl" || d.Path == "shutdown_time" }
 
 // want compares record and declaration; false when the change is refused.
 func (o *one) want() bool {

@@ -139,7 +139,7 @@ func (o *one) backsOff() bool {
 	return true
 }
 
-// bothDeadlines words what a new lease does to the deadline.
+// bothDeadlines words what a new lease, or an edit, does to the deadline.
 func (o *one) bothDeadlines() string {
 	was, _, had := Deadline(&o.rec.Spec, o.rec.Lease)
 	is, reason, has := Deadline(o.spec, o.lease)
@@ -152,10 +152,11 @@ func (o *one) bothDeadlines() string {
 	}
 	if !has {
 		new = "none"
-	} else {
-		if reason == TTLExpiry {
-			new += " (a new ttl of " + words(time.Duration(o.spec.Lifetime.TTL)) + " starts)"
-		}
+	} else if reason == TTLExpiry && o.newLease {
+		new += " (a new ttl of " + words(time.Duration(o.spec.Lifetime.TTL)) + " starts)"
+	}
+	if o.rec.Lease.Renewed && !o.lease.Renewed && !o.newLease {
+		new += " (its renewal is dropped)"
 	}
 	return "deadline: " + old + " -> " + new
 }

@@ -71,6 +71,18 @@ var scenarios = map[string]func() *world{
 	"prevent_destroy of a removed block": func() *world {
 		return newWorld().record("sandbox.a", spec(), prevented)
 	},
+	"prevent_destroy written and not applied yet, against destroy": func() *world {
+		w := newWorld().both("sandbox.a", spec()).with(func(o *Options) { o.Destroy = true })
+		w.Desired.Sandboxes[0].Lifecycle.PreventDestroy = true
+		return w
+	},
+	"prevent_destroy of a volume, written and not applied yet, against destroy": func() *world {
+		w := newWorld().with(func(o *Options) { o.Destroy = true })
+		w.Records.Volumes["volume.v"] = &Volume{Address: "volume.v", ID: "v", Made: true}
+		w.Observed.Volumes = map[string]bool{"v": true}
+		w.Desired.Volumes = []config.Resource[config.Volume]{{Address: "volume.v", Lifecycle: config.Lifecycle{PreventDestroy: true}}}
+		return w
+	},
 	"prevent_destroy against destroy": func() *world {
 		w := deleteInOrder().with(func(o *Options) { o.Destroy = true })
 		w.Records.Sandboxes["sandbox.a"].Lifecycle.PreventDestroy = true

@@ -18,7 +18,7 @@ func (w *walk) image(a string) {
 		w.add(Change{Address: a, Kind: "image", Action: ActCreate, Origin: FromFiles, Cause: "declared",
 			Consequence: "created", After: encode(d.Spec), Unknown: d.Unknown, Defaults: defaults(d.Spec, d.Sources)})
 	case w.goes(a):
-		w.delete(a, "image", rec.Lifecycle, d == nil, guard(d), "forgotten, its files stay", encode(rec.Spec))
+		w.delete(a, "image", lifecycle(d, rec.Lifecycle), d == nil, guard(d), "forgotten, its files stay", encode(rec.Spec))
 	case d != nil:
 		ds := diffOf(rec.Spec, d.Spec, d.Unknown, rec.Lifecycle, d.Lifecycle)
 		if len(ds) == 0 {
@@ -47,7 +47,7 @@ func (w *walk) network(a string) {
 		return
 	}
 	if w.goes(a) {
-		w.delete(a, "network", rec.Lifecycle, d == nil, guard(d), "destroyed", encode(rec.Spec))
+		w.delete(a, "network", lifecycle(d, rec.Lifecycle), d == nil, guard(d), "destroyed", encode(rec.Spec))
 		return
 	}
 	var c *Change
@@ -113,7 +113,7 @@ func (w *walk) volume(a string) {
 		w.add(Change{Address: a, Kind: "volume", Action: ActCreate, Origin: FromFiles, Cause: "declared",
 			Consequence: "created", After: encode(d.Spec), Unknown: d.Unknown})
 	case w.goes(a):
-		w.delete(a, "volume", rec.Lifecycle, d == nil, guard(d), "destroyed: its data is lost", encode(rec.Spec))
+		w.delete(a, "volume", lifecycle(d, rec.Lifecycle), d == nil, guard(d), "destroyed: its data is lost", encode(rec.Spec))
 		if n := len(w.steps[a]); n > 0 {
 			w.steps[a][n-1].Volumes = []string{a}
 		}

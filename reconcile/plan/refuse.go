@@ -30,6 +30,15 @@ func (w *walk) guarded(address string, l config.Lifecycle, what, cause string, a
 	return true
 }
 
+// lifecycle is what guards a resource: the word of the files while it is
+// declared, of the record when its block is gone.
+func lifecycle[T any](d *config.Resource[T], recorded config.Lifecycle) config.Lifecycle {
+	if d != nil {
+		return d.Lifecycle
+	}
+	return recorded
+}
+
 // refuseClaims reports claims that differ on an existing sandbox.
 func (w *walk) refuseClaims(address string, ds []difference, r *config.Resource[config.Sandbox]) {
 	for _, d := range ds {
