@@ -50,9 +50,12 @@ func (r *run) privileged(does string) error {
 	if unix.Access(socket, unix.W_OK) == nil {
 		return nil
 	}
-	why := "no agent runs (there is no " + socket + ")"
-	if _, err := os.Stat(socket); !os.IsNotExist(err) {
-		why = "the agent's socket " + socket + " is not open to you"
+	why := "the agent's socket " + socket + " is not open to you"
+	switch _, err := os.Stat(socket); {
+	case os.IsNotExist(err):
+		why = "no agent runs (there is no " + socket + ")"
+	case err != nil:
+		why = "no agent's socket is open to you at " + socket
 	}
 	return failure("pinfold needs root to "+does, "You are user %d, and %s. Run it with sudo, or ask for access to the agent's socket.", r.Euid, why)
 }

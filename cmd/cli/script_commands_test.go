@@ -38,6 +38,7 @@ var scriptCommands = map[string]func(ts *testscript.TestScript, neg bool, args [
 	"looks":     looks,
 	"listen":    listen,
 	"link":      link,
+	"nobody":    nobody,
 	"tmpfs":     tmpfs,
 	"hostclean": hostClean,
 }

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/vishvananda/netlink"
@@ -50,14 +52,14 @@ func link(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: link NAME")
 	}
 	n := scriptNumber.Add(1)
-	dummy := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprintf("pft%d-%d", os.Getpid()%100000, n)}}
-	ts.Check(netlink.LinkAdd(dummy))
-	made(ts, func() error { return netlink.LinkDel(dummy) })
+	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprintf("pft%d-%d", os.Getpid()%100000, n)}}
+	ts.Check(netlink.LinkAdd(bridge))
+	made(ts, func() error { return netlink.LinkDel(bridge) })
 	from := n % 8 * 32
 	address, err := netlink.ParseAddr(fmt.Sprintf("198.51.100.%d/27", from+1))
 	ts.Check(err)
-	ts.Check(netlink.AddrAdd(dummy, address))
-	ts.Check(netlink.LinkSetUp(dummy))
+	ts.Check(netlink.AddrAdd(bridge, address))
+	ts.Check(netlink.LinkSetUp(bridge))
 	ts.Setenv(args[0], fmt.Sprintf("198.51.100.%d/27", from))
 }
 
@@ -68,6 +70,24 @@ func tmpfs(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	dir := ts.MkAbs(args[0])
 	ts.Check(os.MkdirAll(dir, 0o755))
-	ts.Check(unix.Mount("tmpfs", dir, "tmpfs", 0, "size="+args[1]))
+	ts.Check(unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0700,size="+args[1]))
 	made(ts, func() error { return unix.Unmount(dir, 0) })
+}
+
+// nobody N COMMAND...: runs it as user nobody, who can read the configuration, and
+// checks its exit code.
+func nobody(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: nobody N COMMAND [ARGUMENT]...")
+	}
+	program, err := lookPath(ts, args[1])
+	ts.Check(err)
+	// The directories of a test's files and of its program are root's alone.
+	for _, path := range []string{program, ts.MkAbs(".")} {
+		for dir := filepath.Dir(path); strings.HasPrefix(dir, os.TempDir()+"/"); dir = filepath.Dir(dir) {
+			ts.Check(os.Chmod(dir, 0o755))
+		}
+	}
+	as := []string{args[0], "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", program}
+	exitCode(ts, false, append(as, args[2:]...))
 }
