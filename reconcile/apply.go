@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -91,7 +92,54 @@ func (e *Engine) prepare(ctx context.Context, r PlanRequest) (*prepared, error) 
 			break
 		}
 	}
+	taken, err := e.rangesTaken(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	p.Diagnostics = append(p.Diagnostics, taken...)
 	return p, nil
+}
+
+// rangesTaken refuses, before anything is taken down for it, a network whose
+// range the host itself uses.
+func (e *Engine) rangesTaken(ctx context.Context, p *prepared) (config.Diagnostics, error) {
+	var diags config.Diagnostics
+	var used []netip.Prefix
+	for _, c := range p.Plan.Changes {
+		if c.Kind != "network" || (c.Action != plan.ActCreate && c.Action != plan.ActReplace) {
+			continue
+		}
+		i := slices.IndexFunc(p.desired.Networks, func(n config.Resource[config.Network]) bool { return n.Address == c.Address })
+		if i < 0 {
+			continue
+		}
+		want := &p.desired.Networks[i]
+		cidr, err := netip.ParsePrefix(want.Spec.CIDR)
+		if err != nil {
+			continue // chosen when it is made, or not known yet
+		}
+		if used == nil {
+			if used, err = e.host.PrefixesInUse(ctx); err != nil {
+				return nil, fmt.Errorf("cannot tell which address ranges the host uses: %w", err)
+			}
+		}
+		if j := slices.IndexFunc(used, cidr.Overlaps); j >= 0 {
+			d := config.Diagnostic{
+				Severity: "error", Summary: fmt.Sprintf("the range of %s is taken", c.Address), Address: c.Address,
+				Detail: fmt.Sprintf("%s overlaps %s, which an interface or route of this host uses. Choose another cidr, or leave it out to have a free one chosen.", cidr, used[j]),
+			}
+			at := want.Source
+			if s, ok := want.Sources["cidr"]; ok {
+				at = s
+			}
+			if at.File != "" {
+				pos := config.Pos{Line: at.Line, Column: 1}
+				d.Range = &config.Range{File: at.File, Start: pos, End: pos}
+			}
+			diags = append(diags, d)
+		}
+	}
+	return diags, nil
 }
 
 // unsettledRounds bounds how often a plan is made again because something it
@@ -260,6 +308,11 @@ func (e *Engine) execute(ctx context.Context, p *prepared, r ApplyRequest, progr
 	if err := as.finishApply(ctx, p, run, res); err != nil {
 		return err
 	}
+	if len(run.done) > 0 {
+		for _, lack := range e.lacking(ctx) {
+			res.Warnings = append(res.Warnings, config.Diagnostic{Severity: "warning", Summary: "this host does not offer all that sandboxes can use", Detail: lack})
+		}
+	}
 	if e.nudge == nil {
 		res.Warnings = append(res.Warnings, e.unwatched()...)
 	}
@@ -329,8 +382,10 @@ func (e *actor) finishApply(ctx context.Context, p *prepared, run *run, res *App
 		switch {
 		case i < 0 && !(narrow && p.options.Destroy):
 			set(&w.outputs, name, nil)
-		case i >= 0 && outputs[i].Unknown:
-			outputs[i] = *have // what it was, until it is known again
+		case i >= 0 && (outputs[i].Unknown || len(res.Failures) > 0):
+			// What it was, until it is known again, or until what it may speak of
+			// was really done.
+			outputs[i] = *have
 		}
 	}
 	for i := range outputs {
@@ -437,6 +492,16 @@ func (e *Engine) outputs(p *prepared) ([]config.Output, error) {
 		return nil, &Error{Kind: Invalid, Message: "outputs cannot be evaluated", Diagnostics: diags}
 	}
 	return d.Outputs, nil
+}
+
+// lacking says in words what this host cannot do; what could not be found out is
+// no reason to fail.
+func (e *Engine) lacking(ctx context.Context) []string {
+	info, err := e.host.Info(context.WithoutCancel(ctx))
+	if err != nil {
+		e.log.Warn("cannot tell what this host offers", "error", err)
+	}
+	return info.Lacking
 }
 
 // unwatched warns of rules that nobody enforces while no agent runs.

@@ -867,3 +867,71 @@ func TestUnwatchedDeadlinesInWords(t *testing.T) {
 	}
 	l.end(e)
 }
+
+// TestTakenRangeIsRefusedAtPlan: a range that the host uses is an error of the
+// plan, so that nothing was taken down for it.
+func TestTakenRangeIsRefusedAtPlan(t *testing.T) {
+	const conf = `
+image "base" { source = "host" }
+network "n" { cidr = %q }
+sandbox "a" {
+  image   = image.base
+  command = ["sleep", "inf"]
+  network { name = network.n }
+}
+`
+	l := newLab(t, map[string]string{"main.hcl": fmt.Sprintf(conf, "10.99.1.0/24")})
+	e := l.open("apply")
+	defer l.close(e)
+	l.apply(e, plan.Options{})
+	before, _ := e.sandbox("sandbox.a")
+	l.world.UsePrefix(netip.MustParsePrefix("10.99.2.128/25"))
+	l.files(map[string]string{"main.hcl": fmt.Sprintf(conf, "10.99.2.0/24")})
+	_, err := e.Apply(context.Background(), ApplyRequest{PlanRequest: PlanRequest{Source: l.source()}, AutoApprove: true}, nil, nil)
+	x, ok := err.(*Error)
+	if !ok || len(x.Diagnostics) != 1 || x.Diagnostics[0].Address != "network.n" || x.Diagnostics[0].Range == nil {
+		t.Fatalf("apply: %v; want one diagnostic about network.n with its place", err)
+	}
+	after, _ := e.sandbox("sandbox.a")
+	if after.Instance == nil || after.Instance.PID != before.Instance.PID || after.Instance.Phase != plan.Running {
+		t.Errorf("sandbox.a was touched: %+v, before %+v", after.Instance, before.Instance)
+	}
+}
+
+// TestOutputsOfWhatFailedStay: outputs speak of what exists, not of what an
+// apply tried in vain.
+func TestOutputsOfWhatFailedStay(t *testing.T) {
+	const conf = `
+image "base" { source = "host" }
+network "n" {}
+sandbox "a" {
+  image   = image.base
+  command = ["sleep", "inf"]
+  network { name = network.n }
+  port "http" {
+    container = 80
+    host      = %d
+  }
+}
+output "port" { value = sandbox.a.ports.http.host }
+`
+	l := newLab(t, map[string]string{"main.hcl": fmt.Sprintf(conf, 18080)})
+	e := l.open("apply")
+	defer l.close(e)
+	l.apply(e, plan.Options{})
+	l.world.Listen(netip.MustParseAddrPort("127.0.0.1:18081"), "tcp")
+	l.files(map[string]string{"main.hcl": fmt.Sprintf(conf, 18081)})
+	res, err := e.Apply(context.Background(), ApplyRequest{PlanRequest: PlanRequest{Source: l.source()}, AutoApprove: true}, nil, nil)
+	if err == nil || len(res.Failures) == 0 {
+		t.Fatalf("apply onto a taken port: %v, %+v", err, res)
+	}
+	kept, err := e.Outputs(context.Background())
+	if err != nil || len(kept) != 1 || string(kept[0].Value) != "18080" {
+		t.Errorf("outputs %s, %v; want 18080", kept[0].Value, err)
+	}
+	l.world.Unlisten(netip.MustParseAddrPort("127.0.0.1:18081"), "tcp")
+	l.apply(e, plan.Options{})
+	if kept, _ = e.Outputs(context.Background()); string(kept[0].Value) != "18081" {
+		t.Errorf("outputs %s after the apply that worked; want 18081", kept[0].Value)
+	}
+}

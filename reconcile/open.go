@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -209,6 +210,9 @@ func (e *Engine) serveAgent(ctx context.Context, o AgentOptions) error {
 			return err
 		}
 	}
+	for _, lack := range e.lacking(ctx) {
+		e.log.Warn("this host: " + lack)
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s := &server{e: e, listener: l}
@@ -256,6 +260,7 @@ type noHost struct{ runtime.Host }
 func (noHost) Observe(context.Context) (runtime.Observation, error) {
 	return runtime.Observation{}, nil
 }
-func (noHost) Close() error { return nil }
+func (noHost) PrefixesInUse(context.Context) ([]netip.Prefix, error) { return nil, nil }
+func (noHost) Close() error                                          { return nil }
 
 var _ Service = (*Engine)(nil)
