@@ -24,11 +24,8 @@ type attribute struct {
 func attributes(c *plan.Change, indent int) []attribute {
 	var out []attribute
 	if len(c.Diff) == 0 && c.Action == plan.ActCreate {
-		for _, l := range leaves(c.After, c.Unknown) {
-			if !slices.Contains(c.Defaults, l.path) {
-				out = append(out, added(l.path, l.value, indent))
-			}
-		}
+		chosen := slices.DeleteFunc(leaves(c.After, c.Unknown), func(l leaf) bool { return slices.Contains(c.Defaults, l.path) })
+		out = folded(chosen, indent)
 	}
 	for _, d := range c.Diff {
 		out = append(out, difference(d, slices.Contains(c.ReplacePaths, d.Path), indent))
