@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,9 +31,11 @@ func benchCreate(ctx context.Context, n int) (err error) {
 	defer os.RemoveAll(dir)
 	var mu sync.Mutex
 	phases := map[string][]time.Duration{}
+	lineage := rand.Text() // of its own, so that runs side by side do not meet
+	short := fmt.Sprintf("%06x", sha256.Sum256([]byte(lineage)))[:6]
 	h, err := host.Open(host.Options{
 		StateDir: filepath.Join(dir, "state"), RunDir: filepath.Join(dir, "run"),
-		Lineage: "be0c4000-0000-4000-8000-000000000000", ShortID: "be0c40",
+		Lineage: lineage, ShortID: short,
 		Trace: func(phase string, d time.Duration) {
 			mu.Lock()
 			defer mu.Unlock()
