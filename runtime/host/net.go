@@ -78,7 +78,9 @@ func (h *Host) bindNetns(id string, pid int) error {
 	return nil
 }
 
-// netnsBound tells whether the name stands for the namespace of the process.
+// netnsBound tells whether the name stands for the namespace of the process. One
+// that is ending has let go of its namespace just before it is seen to be dead
+// (do_exit in kernel/exit.c): nothing is missing of it.
 func (h *Host) netnsBound(id string, pid int) (bool, error) {
 	var name, own unix.Stat_t
 	if err := unix.Stat(h.netns(id), &name); err != nil {
@@ -89,7 +91,7 @@ func (h *Host) netnsBound(id string, pid int) (bool, error) {
 	}
 	if err := unix.Stat("/proc/"+strconv.Itoa(pid)+"/ns/net", &own); err != nil {
 		if err == unix.ENOENT || err == unix.ESRCH {
-			return false, nil
+			return true, nil
 		}
 		return false, fmt.Errorf("cannot look at the network namespace of process %d: %w", pid, err)
 	}
