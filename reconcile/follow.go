@@ -152,6 +152,9 @@ func (f *follower) complain(diags config.Diagnostics) {
 func (f *follower) apply(ctx context.Context, source *config.Source) {
 	digest := source.Digest()
 	now := f.e.now()
+	if digest != f.refused {
+		f.refused = "" // one that comes back after something else is judged anew
+	}
 	if digest == f.e.meta(metaDigest) || digest == f.refused || digest == f.e.meta(metaOverride) ||
 		(digest == f.failed && now.Before(f.retryAt)) {
 		return
