@@ -228,7 +228,7 @@ func (e *Engine) Apply(ctx context.Context, r ApplyRequest, confirm func(*PlanRe
 	if p.Diagnostics.HasErrors() {
 		return res, &Error{Kind: Invalid, Message: "the plan cannot be applied", Diagnostics: p.Diagnostics}
 	}
-	if !r.AutoApprove && r.Saved == nil && confirm != nil {
+	if (!r.AutoApprove || r.Show) && r.Saved == nil && confirm != nil {
 		yes, err := confirm(&res.PlanResult)
 		if err != nil {
 			return res, errorOf(err)
@@ -237,7 +237,7 @@ func (e *Engine) Apply(ctx context.Context, r ApplyRequest, confirm func(*PlanRe
 			res.Declined = true
 			return res, nil
 		}
-		if p, err = e.stillApproved(ctx, req, p); err != nil {
+		if p, err = e.stillApproved(ctx, req, p, r.AutoApprove); err != nil {
 			return res, errorOf(err)
 		}
 	}
@@ -253,10 +253,10 @@ func (e *Engine) Apply(ctx context.Context, r ApplyRequest, confirm func(*PlanRe
 	return res, errorOf(e.execute(ctx, p, r, progress, res))
 }
 
-// stillApproved makes the plan again when the state changed while it waited for
-// approval, as when the agent brought something back. Only the work that was
-// shown is approved.
-func (e *Engine) stillApproved(ctx context.Context, r PlanRequest, shown *prepared) (*prepared, error) {
+// stillApproved makes the plan again when the state changed while it was shown,
+// as when the agent brought something back. Unless anything goes, only the work
+// that was shown is approved.
+func (e *Engine) stillApproved(ctx context.Context, r PlanRequest, shown *prepared, anything bool) (*prepared, error) {
 	if e.snapshot().Serial == shown.Serial {
 		return shown, nil
 	}
@@ -264,7 +264,10 @@ func (e *Engine) stillApproved(ctx context.Context, r PlanRequest, shown *prepar
 	if err != nil {
 		return nil, err
 	}
-	if now.Diagnostics.HasErrors() || sameWork(shown.Plan, now.Plan) != nil {
+	if now.Diagnostics.HasErrors() {
+		return nil, &Error{Kind: Invalid, Message: "the plan cannot be applied", Diagnostics: now.Diagnostics}
+	}
+	if !anything && sameWork(shown.Plan, now.Plan) != nil {
 		return nil, &Error{Kind: Stale, Message: "the state changed while the plan waited for approval; run apply again"}
 	}
 	return now, nil

@@ -935,3 +935,36 @@ output "port" { value = sandbox.a.ports.http.host }
 		t.Errorf("outputs %s after the apply that worked; want 18081", kept[0].Value)
 	}
 }
+
+// TestAutoApproveTakesWhatComes: with everything approved, a plan that is only
+// shown does not go stale when the agent changes the state meanwhile; one that
+// waits for an answer does.
+func TestAutoApproveTakesWhatComes(t *testing.T) {
+	const conf = `
+image "base" { source = "host" }
+sandbox "a" {
+  image   = image.base
+  command = ["sleep", "inf"]
+  labels  = { n = "%d" }
+}
+`
+	l := newLab(t, map[string]string{"main.hcl": fmt.Sprintf(conf, 1)})
+	e := l.open("apply")
+	defer l.close(e)
+	l.apply(e, plan.Options{})
+	for i, auto := range []bool{true, false} {
+		l.files(map[string]string{"main.hcl": fmt.Sprintf(conf, 2+i)})
+		meanwhile := func(*PlanResult) (bool, error) {
+			_, err := e.Act(context.Background(), ActRequest{Verb: "pause", Address: "sandbox.a"})
+			return true, err
+		}
+		r := ApplyRequest{PlanRequest: PlanRequest{Source: l.source(), Options: plan.Options{ReleaseHolds: true}}, AutoApprove: auto, Show: true}
+		_, err := e.Apply(context.Background(), r, meanwhile, nil)
+		switch x, _ := err.(*Error); {
+		case auto && err != nil:
+			t.Fatalf("auto-approved: %v", err)
+		case !auto && (x == nil || x.Kind != Stale):
+			t.Fatalf("approved what was shown: %v, want stale", err)
+		}
+	}
+}

@@ -18,7 +18,7 @@ type Service interface {
 	// Plan evaluates the source and compares it with record and host. It changes nothing.
 	Plan(ctx context.Context, r PlanRequest) (*PlanResult, error)
 	// Apply makes a plan (or takes the saved one) and runs it. confirm is called
-	// with the plan before anything is touched, unless r.AutoApprove; progress
+	// with the plan before anything is touched, unless r.AutoApprove without r.Show; progress
 	// with each step's begin and end.
 	Apply(ctx context.Context, r ApplyRequest, confirm func(*PlanResult) (bool, error), progress func(Progress)) (*ApplyResult, error)
 	// List tells all sandboxes, observed afresh; with addresses only those.
@@ -61,10 +61,11 @@ type PlanResult struct {
 // ApplyRequest asks for changes.
 type ApplyRequest struct {
 	PlanRequest
-	Saved       *SavedPlan `json:"saved,omitempty"` // apply exactly this
-	AutoApprove bool       `json:"auto_approve,omitempty"`
-	Parallelism int        `json:"parallelism,omitempty"` // lanes at a time; 0: 10
-	Override    bool       `json:"override,omitempty"`    // though the agent follows a directory
+	Saved       *SavedPlan `json:"saved,omitempty"`        // apply exactly this
+	AutoApprove bool       `json:"auto_approve,omitempty"` // whatever is needed, also when that changes meanwhile
+	Show        bool       `json:"show,omitempty"`         // with AutoApprove: confirm is called all the same, to see the plan
+	Parallelism int        `json:"parallelism,omitempty"`  // lanes at a time; 0: 10
+	Override    bool       `json:"override,omitempty"`     // though the agent follows a directory
 }
 
 // SavedPlan is the content of a plan file.

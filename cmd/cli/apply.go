@@ -111,7 +111,7 @@ func (r *run) apply(ctx context.Context, cmd *cli.Command, a *applying, saved *r
 			return err
 		}
 	}
-	request := reconcile.ApplyRequest{Saved: saved, AutoApprove: approved && r.json, Parallelism: a.parallelism, Override: a.override}
+	request := reconcile.ApplyRequest{Saved: saved, AutoApprove: approved, Show: !r.json, Parallelism: a.parallelism, Override: a.override}
 	var warned config.Diagnostics
 	if saved == nil {
 		var err error
