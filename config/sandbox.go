@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -523,7 +522,7 @@ func (s Settings) hostPathRefusal(path string) string {
 		file = "the host settings (/etc/pinfold/host.hcl)"
 	}
 	if len(s.AllowHostPaths) == 0 {
-		return fmt.Sprintf("Mounts of host paths are not allowed on this host. Set allow_host_paths = [%q] in %s, or use a volume.", filepath.Dir(path), file)
+		return fmt.Sprintf("Mounts of host paths are not allowed on this host. Set allow_host_paths = [%q] in %s, or use a volume.", path, file)
 	}
 	return fmt.Sprintf("%s is not below one of allow_host_paths = [%s] in %s. Use a directory of those, or a volume.", path, strings.Join(quoteAll(s.AllowHostPaths), ", "), file)
 }

@@ -97,11 +97,15 @@ func (r *run) logs(ctx context.Context, address string, follow bool, tail int, l
 		}
 		if gone {
 			next, err := r.openLog(ctx, address, lockWait)
-			if err != nil {
-				return destroyedIsEnd(err)
+			switch {
+			case err == nil:
+				f.Close()
+				f, offset = next, 0
+			case isKind(err, reconcile.NotFound):
+				return nil // destroyed: the end
+			case !isKind(err, reconcile.Conflict): // else: its next instance is being made
+				return err
 			}
-			f.Close()
-			f, offset = next, 0
 		}
 		select {
 		case <-ctx.Done():
@@ -111,11 +115,7 @@ func (r *run) logs(ctx context.Context, address string, follow bool, tail int, l
 	}
 }
 
-// destroyedIsEnd turns "there is no such sandbox any more" into a normal end.
-func destroyedIsEnd(err error) error {
+func isKind(err error, kind reconcile.ErrorKind) bool {
 	var failed *reconcile.Error
-	if errors.As(err, &failed) && (failed.Kind == reconcile.NotFound || failed.Kind == reconcile.Conflict) {
-		return nil
-	}
-	return err
+	return errors.As(err, &failed) && failed.Kind == kind
 }

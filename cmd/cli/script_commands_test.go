@@ -33,6 +33,7 @@ var scriptCommands = map[string]func(ts *testscript.TestScript, neg bool, args [
 	"json":      checkJSON,
 	"signal":    signalSandbox,
 	"begin":     begin,
+	"printed":   printed,
 	"ended":     ended,
 	"logged":    logged,
 	"looks":     looks,
@@ -305,6 +306,21 @@ func (b *background) end() {
 		_ = b.cmd.Process.Kill() // it may be gone already
 		_ = b.cmd.Wait()
 		b.cmd = nil
+	}
+}
+
+// printed PATTERN: what began prints a line like this within the bound.
+func printed(ts *testscript.TestScript, neg bool, args []string) {
+	b := ts.Value(backgroundKey).(*background)
+	if neg || len(args) != 1 || b.cmd == nil {
+		ts.Fatalf("usage: printed PATTERN, after begin")
+	}
+	pattern, err := regexp.Compile(`(?m)` + args[0])
+	ts.Check(err)
+	for end := time.Now().Add(bound); !pattern.MatchString(ts.ReadFile(b.out)); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			ts.Fatalf("not printed within %s: %s\n%s", bound, pattern, ts.ReadFile(b.out))
+		}
 	}
 }
 
