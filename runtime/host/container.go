@@ -35,7 +35,8 @@ var present = sync.OnceValues(func() (masked, readonly []string) {
 
 // containerConfig is what libcontainer is left to do: namespaces, the mounts
 // that only a process inside can make, capabilities and the cgroup. Everything
-// else of the root is there already.
+// else of the root is there already, and the network namespace is furnished from
+// outside, loopback too.
 func (h *Host) containerConfig(in runtime.Instance, tree *cgroupTree) *configs.Config {
 	masked, readonly := present()
 	limits := in.Limits
@@ -57,7 +58,6 @@ func (h *Host) containerConfig(in runtime.Instance, tree *cgroupTree) *configs.C
 		Capabilities: &configs.Capabilities{
 			Bounding: in.Capabilities, Effective: in.Capabilities, Permitted: in.Capabilities,
 		},
-		Networks: []*configs.Network{{Type: "loopback", Address: "127.0.0.1/0", Gateway: "localhost"}},
 		Mounts: []*configs.Mount{
 			{Source: "proc", Destination: "/proc", Device: "proc", Flags: unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC},
 			{Source: "sysfs", Destination: "/sys", Device: "sysfs", Flags: unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_RDONLY},

@@ -135,8 +135,10 @@ func (h *Host) Create(ctx context.Context, in runtime.Instance) (p runtime.Proce
 		if err := h.net.Attach(ctx, in.ID, h.netns(in.ID), *in.Net, in.Forwards); err != nil {
 			return p, err
 		}
-		t = h.phase("network", t)
+	} else if err := h.net.Loopback(h.netns(in.ID)); err != nil {
+		return p, err
 	}
+	t = h.phase("network", t)
 	if err := os.Rename(h.outcomePath(in.ID)+".next", h.outcomePath(in.ID)); err != nil {
 		return p, fmt.Errorf("cannot put the outcome file of instance %s in place: %w", in.ID, err)
 	}

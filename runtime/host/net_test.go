@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"pinfold/runtime"
@@ -85,4 +86,28 @@ func TestInternetInPlaceBringsNameServers(t *testing.T) {
 	plain.Net.Network = n
 	w.must(w.h.Update(w.ctx, plain))
 	holds(plain.ID, some)
+}
+
+// TestLoopbackIsUp: with a network and without, IPv4 and IPv6, and IPv6 nowhere else.
+func TestLoopbackIsUp(t *testing.T) {
+	w := newWorld(t)
+	n := w.network()
+	with, without := w.instance(1, "exec sleep 1000"), w.instance(2, "exec sleep 1000")
+	with.Net = &runtime.Attachment{Network: n, Address: netip.PrefixFrom(n.Gateway.Next(), 24)}
+	without.IDs.Base += 1 << 16
+	for _, in := range []runtime.Instance{with, without} {
+		w.start(in)
+		for script, want := range map[string]string{
+			"cat /sys/class/net/lo/flags":             "0x9\n", // up, loopback
+			"awk '{print $1, $6}' /proc/net/if_inet6": "00000000000000000000000000000001 lo\n",
+		} {
+			code, out := w.sh(in.ID, script)
+			if code != 0 || out != want {
+				t.Errorf("`%s`: %d %q, want %q", script, code, out, want)
+			}
+		}
+		if _, out := w.sh(in.ID, "grep -B1 'host LOCAL' /proc/net/fib_trie"); !strings.Contains(out, "127.0.0.1") {
+			t.Errorf("no 127.0.0.1 in %q", out)
+		}
+	}
 }
