@@ -69,7 +69,7 @@ func (e *engine) Apply(_ context.Context, r reconcile.ApplyRequest, confirm func
 		return nil, e.err
 	}
 	res := &reconcile.ApplyResult{PlanResult: e.planned()}
-	if !r.AutoApprove && r.Saved == nil {
+	if (!r.AutoApprove || r.Show) && r.Saved == nil {
 		yes, err := confirm(&res.PlanResult)
 		if err != nil || !yes {
 			res.Declined = !yes
