@@ -279,3 +279,41 @@ func TestIntentLeftOpenIsClosedByTheNext(t *testing.T) {
 	l.tidy(e)
 	l.end(e)
 }
+
+// TestStaleStopIsNotCarriedOut: a stop whose end could not be recorded is no
+// reason to end a process that was started since.
+func TestStaleStopIsNotCarriedOut(t *testing.T) {
+	l := newLab(t, map[string]string{"main.hcl": `
+image "base" { source = "host" }
+sandbox "a" {
+  image   = image.base
+  command = ["sleep", "inf"]
+}
+`})
+	e := l.open("apply")
+	defer l.close(e)
+	l.apply(e, plan.Options{})
+	rec, _ := e.sandbox("sandbox.a")
+	as := e.as(byAgent)
+	stale, err := as.begin(Intent{Op: opStop, Kind: "sandbox", Address: rec.Address, UID: rec.UID, Instance: rec.Instance.ID, Why: "restart"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, verb := range []string{"pause", "resume"} { // newer steps, begun and ended
+		if _, err := e.Act(context.Background(), ActRequest{Verb: verb, Address: "sandbox.a"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.openMu.Lock()
+	e.unrecovered = append(e.unrecovered, *stale)
+	e.openMu.Unlock()
+	as.recoverAgain(context.Background())
+	now, _ := e.sandbox("sandbox.a")
+	if now.Instance.Phase != plan.Running || now.Instance.PID != rec.Instance.PID {
+		t.Errorf("sandbox.a is %s with pid %d; want it running with pid %d", now.Instance.Phase, now.Instance.PID, rec.Instance.PID)
+	}
+	if open, err := e.openIntents(); err != nil || len(open) > 0 {
+		t.Errorf("journal %v, %v; want it empty", open, err)
+	}
+	l.nothingToDo(e)
+}

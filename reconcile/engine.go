@@ -55,6 +55,7 @@ type Engine struct {
 	// are those of dead processes that could not be finished or undone yet.
 	openMu      sync.Mutex
 	open        map[string][]uint64
+	latest      map[string]uint64 // the newest intent that this process began, by sandbox uid
 	unrecovered []Intent
 
 	// nudge makes the agent look again at these addresses, or at everything when
@@ -82,7 +83,7 @@ func NewEngine(ctx context.Context, o EngineOptions) (*Engine, error) {
 	e := &Engine{
 		store: o.Store, host: o.Host, settings: o.Settings, log: o.Log, now: o.Now,
 		by: o.By, readOnly: o.ReadOnly, info: o.Status,
-		open: map[string][]uint64{},
+		open: map[string][]uint64{}, latest: map[string]uint64{},
 	}
 	if e.log == nil {
 		e.log = hclog.NewNullLogger()

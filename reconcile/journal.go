@@ -67,6 +67,9 @@ func (e *actor) begin(in Intent, w *write) (*Intent, error) {
 		return nil, fmt.Errorf("cannot record the intent to %s %s: %w", in.Op, in.Address, err)
 	}
 	e.ended(in.UID, left...)
+	e.openMu.Lock()
+	e.latest[in.UID] = max(e.latest[in.UID], in.Seq)
+	e.openMu.Unlock()
 	failpoint("journal." + string(in.Op) + ".begun")
 	return &in, nil
 }
@@ -189,7 +192,19 @@ func (e *actor) recoverAll(ctx context.Context, open []Intent) {
 
 var errBusyLane = errors.New("something else is under way on it")
 
+// superseded reports whether this process has begun something newer with the
+// same sandbox: an older stop, say, must not end what was started since. A create
+// stays to be undone, for only its intent knows the instance.
+func (e *Engine) superseded(in *Intent) bool {
+	e.openMu.Lock()
+	defer e.openMu.Unlock()
+	return in.Op != opCreate && e.latest[in.UID] > in.Seq
+}
+
 func (e *actor) recoverOne(ctx context.Context, in *Intent) error {
+	if in.Kind == "sandbox" && e.superseded(in) {
+		return e.end(in, nil)
+	}
 	if in.Kind != "sandbox" {
 		// Networks and volumes: makes are repeated by the plan (their record says
 		// Made false, or still holds the old spec), deletes are planned again while

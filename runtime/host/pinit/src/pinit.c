@@ -333,7 +333,6 @@ static int run_init(char **argv)
 	static char **command;
 	struct pollfd fds[2];
 
-	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 	status_fd = fd_arg(argv[2]);
 	outcome = fd_arg(argv[0]);
 	filter = fd_arg(argv[1]);
@@ -427,6 +426,9 @@ int main(int argc, char **argv)
 {
 	char b;
 
+	/* First of all: nobody inside may trace this process or look into it before
+	 * the filter is in place and the limits hold. */
+	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 	close_on_exec_from(3);
 	if (argc > 7 && !strcmp(argv[1], "init"))
 		return run_init(argv + 2);
