@@ -1,8 +1,6 @@
 package config
 
 import (
-	"github.com/hashicorp/hcl/v2"
-	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/hashicorp/hcl/v2/hclwrite"
 )
 
@@ -11,7 +9,7 @@ import (
 func Format(name string, src []byte) ([]byte, Diagnostics) {
 	found := newSink()
 	found.source(name, src, nil)
-	if _, diags := hclsyntax.ParseConfig(src, name, hcl.InitialPos); diags.HasErrors() {
+	if _, diags := parseConfig(src, name); diags.HasErrors() {
 		found.addAll("", diags)
 		return src, found.sorted()
 	}

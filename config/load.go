@@ -166,7 +166,7 @@ func (s *Source) loadValuesFile(k *sink, path, name, origin string) {
 		k.fail("", nil, "Cannot read variable values", "File %s cannot be read: %s.", path, reason(err))
 		return
 	}
-	parsed, diags := hclsyntax.ParseConfig(src, name, hcl.InitialPos)
+	parsed, diags := parseConfig(src, name)
 	k.source(name, src, nil)
 	k.addAll("", diags)
 	if diags.HasErrors() {

@@ -146,7 +146,7 @@ func parseFiles(k *sink, files map[string][]byte) []parsedFile {
 	var out []parsedFile
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		src := files[name]
-		parsed, diags := hclsyntax.ParseConfig(src, name, hcl.InitialPos)
+		parsed, diags := parseConfig(src, name)
 		var body *hclsyntax.Body
 		if parsed != nil {
 			body, _ = parsed.Body.(*hclsyntax.Body)

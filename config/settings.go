@@ -81,7 +81,7 @@ func LoadSettings(file string) (Settings, Diagnostics) {
 }
 
 func parseSettings(k *sink, s Settings) *hclsyntax.Body {
-	parsed, diags := hclsyntax.ParseConfig(s.Raw, s.File, hcl.InitialPos)
+	parsed, diags := parseConfig(s.Raw, s.File)
 	var body *hclsyntax.Body
 	if parsed != nil {
 		body, _ = parsed.Body.(*hclsyntax.Body)
