@@ -426,7 +426,7 @@ func (h *Host) launch(in runtime.Instance, src *sources, tree *cgroupTree) (pid 
 			return fmt.Errorf("cannot prepare instance %s: %w", in.ID, err)
 		}
 		t = h.phase("prepare", t)
-		if err := startIn(c, process); err != nil {
+		if err := startIn(c, process, h.enterBound); err != nil {
 			return fmt.Errorf("cannot start PID 1 of instance %s: %w", in.ID, err)
 		}
 		h.phase("init", t)

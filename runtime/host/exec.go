@@ -90,7 +90,7 @@ func (h *Host) Exec(ctx context.Context, id string, e runtime.Exec) (runtime.Exe
 			return err
 		}
 		defer h.stage.clear(id)
-		return startIn(c, process)
+		return startIn(c, process, h.enterBound)
 	})
 	if err != nil {
 		if ok, aerr := h.alive(p); aerr == nil && !ok {
@@ -110,7 +110,9 @@ func (h *Host) Exec(ctx context.Context, id string, e runtime.Exec) (runtime.Exe
 		}
 	}
 	// The pipe is closed by the exec of the command, or carries why there was none.
-	verdict, err := readVerdict(ctx, rd)
+	bounded, cancel := context.WithTimeout(ctx, h.enterBound)
+	defer cancel()
+	verdict, err := readVerdict(bounded, rd)
 	if err == nil && verdict == "" {
 		return run, nil
 	}

@@ -72,6 +72,8 @@ type Host struct {
 
 	writing sync.Mutex // held while an instance.json changes
 
+	enterBound time.Duration // see enterBound; shorter in tests
+
 	readyMu sync.Mutex
 	stage   *stage
 	pinit   *os.File
