@@ -131,7 +131,7 @@ func Open(o Options) (*Host, error) {
 	// libcontainer reports failures both as errors and through this logger.
 	logrus.SetOutput(io.Discard)
 	return &Host{
-		opts: o, boot: boot, net: net, resolvers: hostResolvers,
+		opts: o, boot: boot, net: net, enterBound: enterBound, resolvers: hostResolvers,
 		filters: map[string]*os.File{}, gates: map[string]*sync.Mutex{},
 		records: map[string]cachedRecord{}, images: map[runtime.ImageSource]*lowerLayers{},
 	}, nil
