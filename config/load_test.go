@@ -187,7 +187,7 @@ max_lifetime     = "1w"
 max_destroy      = 0
 allow_host_paths = ["/srv", "/data/x"]
 address_pools    = ["10.1.0.0/16", "192.168.4.0/24"]
-cgroup_parent    = "machines/pinfold"
+cgroup_parent    = "machines.pinfold"
 default_policies = [policy.base]
 policy "base" {
   resources { memory = format("%dMiB", 100 + 28) }
@@ -197,7 +197,7 @@ policy "base" {
 	s, diags = LoadSettings(file)
 	want := Settings{
 		File: file, Raw: []byte(text), MaxLifetime: Duration(week), MaxDestroy: 0,
-		AllowHostPaths: []string{"/srv", "/data/x"}, AddressPools: []string{"10.1.0.0/16", "192.168.4.0/24"}, CgroupParent: "machines/pinfold",
+		AllowHostPaths: []string{"/srv", "/data/x"}, AddressPools: []string{"10.1.0.0/16", "192.168.4.0/24"}, CgroupParent: "machines.pinfold",
 	}
 	if diff := cmp.Diff(want, s); diff != "" || diags != nil {
 		t.Errorf("%s\n%s", diff, show(t, diags))

@@ -6,10 +6,9 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
-	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
-	"strings"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
@@ -171,12 +170,14 @@ func (r settingsReader) read(s *Settings) {
 	}
 	if v, rng, ok := r.value("cgroup_parent", cty.String); ok {
 		s.CgroupParent = v.AsString()
-		clean := path.Clean(s.CgroupParent)
-		if clean != s.CgroupParent || clean == "." || strings.HasPrefix(clean, "/") || strings.HasPrefix(clean, "..") || noNUL(clean) != nil {
-			wrong(rng, "cgroup_parent", "It is the path of a cgroup below the root of the hierarchy, such as \"pinfold\" or \"machines/pinfold\".")
+		if !cgroupName.MatchString(s.CgroupParent) {
+			wrong(rng, "cgroup_parent", "It is one plain name below the root of the hierarchy, such as \"pinfold\": letters, digits, dots, hyphens and underscores.")
 		}
 	}
 }
+
+// cgroupName is what a host takes as the name of its cgroup.
+var cgroupName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]*$`)
 
 func checkPools(list []string) error {
 	if len(list) == 0 {

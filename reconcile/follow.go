@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"pinfold/config"
-	"pinfold/reconcile/plan"
 )
 
 const (
@@ -217,24 +216,14 @@ var errGuard = errors.New("max_destroy")
 // guard is the prune guard: one change of the directory may not
 // delete or replace more than max_destroy of what is recorded.
 func (f *follower) guard(p *prepared) error {
-	going, fromFiles := map[string]bool{}, map[string]bool{}
-	for _, c := range p.Plan.Changes {
-		if c.Kind != "sandbox" && c.Kind != "volume" {
-			continue
-		}
-		fromFiles[c.Address] = fromFiles[c.Address] || c.Origin == plan.FromFiles
-		ends := c.Action == plan.ActDelete || c.Action == plan.ActReplace || (c.Action == plan.ActExpire && c.Then == "destroyed")
-		if ends && fromFiles[c.Address] {
-			going[c.Address] = true
-		}
-	}
+	going := p.Plan.Losses()
 	total := len(p.records.Sandboxes) + len(p.records.Volumes)
-	if float64(len(going)) <= f.e.settings.MaxDestroy*float64(total) || slices.Contains(f.allowDestroy, p.Digest) {
+	if float64(going) <= f.e.settings.MaxDestroy*float64(total) || slices.Contains(f.allowDestroy, p.Digest) {
 		return nil
 	}
 	return fmt.Errorf("%w: %w", errGuard, &Error{Kind: Conflict, Message: fmt.Sprintf(
 		"it would delete or replace %d of %d sandboxes and volumes, more than max_destroy (%g) allows; run pinfold apply in %s, or start the agent with -allow-destroy=%s",
-		len(going), total, f.e.settings.MaxDestroy, f.dir, p.Digest)})
+		going, total, f.e.settings.MaxDestroy, f.dir, p.Digest)})
 }
 
 // stampNow tells cheaply whether anything that the directory's meaning depends

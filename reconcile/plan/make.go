@@ -273,13 +273,18 @@ func (p *Plan) Empty() bool {
 	return !slices.ContainsFunc(p.Changes, func(c Change) bool { return c.Action != ActNoop })
 }
 
-// Losses counts the sandboxes and volumes that the files delete or replace, for
-// the host's max_destroy.
+// Losses counts the sandboxes and volumes that a change of the files deletes or
+// replaces, for the host's max_destroy. What expires at once because of the files
+// counts as well.
 func (p *Plan) Losses() int {
-	lost := map[string]bool{}
+	lost, fromFiles := map[string]bool{}, map[string]bool{}
 	for _, c := range p.Changes {
-		if c.Origin == FromFiles && (c.Action == ActDelete || c.Action == ActReplace || (c.Action == ActExpire && c.Then == "destroyed")) &&
-			(c.Kind == "sandbox" || c.Kind == "volume") {
+		if c.Kind != "sandbox" && c.Kind != "volume" {
+			continue
+		}
+		fromFiles[c.Address] = fromFiles[c.Address] || c.Origin == FromFiles
+		ends := c.Action == ActDelete || c.Action == ActReplace || (c.Action == ActExpire && c.Then == "destroyed")
+		if ends && fromFiles[c.Address] {
 			lost[c.Address] = true
 		}
 	}
