@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -46,17 +47,40 @@ func logStart(f *os.File, from int64) (int64, error) {
 	}
 }
 
-// logTail is where the last n lines begin, found from the end.
-func logTail(f *os.File, n int) (int64, error) {
-	first, err := logStart(f, 0)
+// printLog writes the last tail lines of what the log has at this moment, or all
+// of it (tail < 0). What is written meanwhile is not part of it: a sandbox that
+// writes faster than this reads would never let it end.
+func printLog(w io.Writer, f *os.File, tail int) error {
+	end, err := logEnd(f)
 	if err != nil {
-		return 0, err
+		return err
 	}
+	var offset int64
+	if tail >= 0 {
+		if offset, err = logTail(f, tail, end); err != nil {
+			return err
+		}
+	}
+	_, err = copyLog(w, f, offset, end)
+	return err
+}
+
+// logEnd is where the log ends now.
+func logEnd(f *os.File) (int64, error) {
 	info, err := f.Stat()
 	if err != nil {
 		return 0, err
 	}
-	end := info.Size()
+	return info.Size(), nil
+}
+
+// logTail is where the last n lines of what lies before end begin, found from
+// the end.
+func logTail(f *os.File, n int, end int64) (int64, error) {
+	first, err := logStart(f, 0)
+	if err != nil {
+		return 0, err
+	}
 	if n <= 0 {
 		return end, nil
 	}
@@ -81,17 +105,22 @@ func logTail(f *os.File, n int) (int64, error) {
 	return first, nil
 }
 
-// copyLog writes what the log has from offset on and returns where it ended.
-// What was cut off meanwhile is skipped.
-func copyLog(w io.Writer, f *os.File, offset int64) (int64, error) {
+// toTheEnd, for copyLog, is all there is, however long it has become meanwhile.
+const toTheEnd = math.MaxInt64
+
+// copyLog writes what the log has from offset up to end and returns where it
+// ended. What was cut off meanwhile is skipped.
+func copyLog(w io.Writer, f *os.File, offset, end int64) (int64, error) {
 	block := make([]byte, logBlock)
-	for {
+	for offset < end {
 		start, err := logStart(f, offset)
 		if err != nil {
 			return offset, err
 		}
-		offset = start
-		n, err := f.ReadAt(block, offset)
+		if offset = start; offset >= end {
+			break
+		}
+		n, err := f.ReadAt(block[:min(logBlock, end-offset)], offset)
 		if n > 0 {
 			if _, err := w.Write(block[:n]); err != nil {
 				return offset, err
@@ -105,6 +134,7 @@ func copyLog(w io.Writer, f *os.File, offset int64) (int64, error) {
 			return offset, fmt.Errorf("cannot read the log: %w", err)
 		}
 	}
+	return offset, nil
 }
 
 // unlinked tells whether the file is gone from its directory.

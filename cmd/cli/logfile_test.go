@@ -25,10 +25,19 @@ func logOf(t *testing.T, n int) *os.File {
 	return f
 }
 
+func sizeOf(t *testing.T, f *os.File) int64 {
+	t.Helper()
+	end, err := logEnd(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return end
+}
+
 func readFrom(t *testing.T, f *os.File, offset int64) string {
 	t.Helper()
 	var out bytes.Buffer
-	if _, err := copyLog(&out, f, offset); err != nil {
+	if _, err := copyLog(&out, f, offset, toTheEnd); err != nil {
 		t.Fatal(err)
 	}
 	return out.String()
@@ -41,7 +50,7 @@ func TestLogTail(t *testing.T) {
 		t.Fatalf("%d lines", n)
 	}
 	for _, n := range []int{0, 1, 2, 655, 656, 4999, 5000, 6000} {
-		offset, err := logTail(f, n)
+		offset, err := logTail(f, n, sizeOf(t, f))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -60,7 +69,7 @@ func TestLogTail(t *testing.T) {
 	if _, err := writer.WriteString("no end"); err != nil {
 		t.Fatal(err)
 	}
-	offset, err := logTail(f, 2)
+	offset, err := logTail(f, 2, sizeOf(t, f))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +83,7 @@ func TestEmptyLog(t *testing.T) {
 	if got := readFrom(t, f, 0); got != "" {
 		t.Errorf("%q", got)
 	}
-	if offset, err := logTail(f, 5); err != nil || offset != 0 {
+	if offset, err := logTail(f, 5, sizeOf(t, f)); err != nil || offset != 0 {
 		t.Errorf("%d, %v", offset, err)
 	}
 }
@@ -101,7 +110,7 @@ func TestLogWithAHole(t *testing.T) {
 	}
 	whole("from the start", readFrom(t, f, 0))
 	whole("from inside the hole", readFrom(t, f, 100<<10))
-	offset, err := logTail(f, 10000)
+	offset, err := logTail(f, 10000, sizeOf(t, f))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,6 +123,43 @@ func TestLogWithAHole(t *testing.T) {
 	}
 	if got := readFrom(t, f, 0); got != "" {
 		t.Errorf("a log that is all hole gives %d bytes", len(got))
+	}
+}
+
+// flood writes further lines to a log each time something is read from it, as
+// long as it is told to.
+type flood struct {
+	log   *os.File
+	times int
+	got   bytes.Buffer
+}
+
+func (w *flood) Write(p []byte) (int, error) {
+	if w.times--; w.times >= 0 {
+		if _, err := w.log.WriteString(strings.Repeat("more\n", logBlock/5)); err != nil {
+			return 0, err
+		}
+	}
+	return w.got.Write(p)
+}
+
+// What is written while the log is printed is not printed: exactly the lines
+// asked for come, and it ends.
+func TestPrintAFloodedLog(t *testing.T) {
+	for _, c := range []struct{ tail, want int }{{-1, 5000}, {2000, 2000}, {1, 1}, {0, 0}} {
+		f := logOf(t, 5000)
+		writer, err := os.OpenFile(f.Name(), os.O_WRONLY|os.O_APPEND, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer writer.Close()
+		w := &flood{log: writer, times: 20}
+		if err := printLog(w, f, c.tail); err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(w.got.String(), "\n"); n != c.want || strings.Contains(w.got.String(), "more") {
+			t.Errorf("-tail %d: %d lines, want %d", c.tail, n, c.want)
+		}
 	}
 }
 

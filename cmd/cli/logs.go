@@ -74,9 +74,18 @@ func (r *run) logs(ctx context.Context, address string, follow bool, tail int, l
 		return err
 	}
 	defer func() { f.Close() }()
+	if !follow {
+		if err := printLog(r.out, f, tail); err != nil {
+			return fmt.Errorf("cannot print the log of %s: %w", address, err)
+		}
+		return nil
+	}
 	var offset int64
 	if tail >= 0 {
-		offset, err = logTail(f, tail)
+		end, err := logEnd(f)
+		if err == nil {
+			offset, err = logTail(f, tail, end)
+		}
 		if err != nil {
 			return fmt.Errorf("cannot read the log of %s: %w", address, err)
 		}
@@ -89,11 +98,8 @@ func (r *run) logs(ctx context.Context, address string, follow bool, tail int, l
 		if err != nil {
 			return fmt.Errorf("cannot look at the log of %s: %w", address, err)
 		}
-		if offset, err = copyLog(r.out, f, offset); err != nil {
+		if offset, err = copyLog(r.out, f, offset, toTheEnd); err != nil {
 			return err
-		}
-		if !follow {
-			return nil
 		}
 		if gone {
 			next, err := r.openLog(ctx, address, lockWait)
