@@ -52,14 +52,25 @@ func (i *interrupts) watch() {
 				for _, f := range cleanup {
 					f()
 				}
+				i.endLine()
 				i.app.Exit(exitInterrupted)
 				return
 			}
 			if words != "" {
 				fmt.Fprintf(i.app.Err, "\n%s\n", words)
+			} else {
+				i.endLine()
 			}
 			i.cancel(errInterrupted)
 		}
+	}
+}
+
+// endLine leaves what a terminal's line may hold, a question, progress or the ^C
+// itself, so that what follows, be it the shell's prompt, begins its own.
+func (i *interrupts) endLine() {
+	if isTerminal(i.app.Err) {
+		fmt.Fprintln(i.app.Err)
 	}
 }
 

@@ -51,18 +51,7 @@ func onTerminal(t *testing.T, dir string, env []string, size pty.Winsize, args .
 	if err := x.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	go func() {
-		block := make([]byte, 4096)
-		for {
-			n, err := x.master.Read(block)
-			x.mu.Lock()
-			x.out.Write(block[:n])
-			x.mu.Unlock()
-			if err != nil {
-				return
-			}
-		}
-	}()
+	go x.read()
 	t.Cleanup(func() {
 		if x.cmd.ProcessState == nil {
 			_ = x.cmd.Process.Kill()
@@ -72,6 +61,20 @@ func onTerminal(t *testing.T, dir string, env []string, size pty.Winsize, args .
 		x.master.Close()
 	})
 	return x
+}
+
+// read keeps what is written to the terminal until its last user closes it.
+func (x *terminal) read() {
+	block := make([]byte, 4096)
+	for {
+		n, err := x.master.Read(block)
+		x.mu.Lock()
+		x.out.Write(block[:n])
+		x.mu.Unlock()
+		if err != nil {
+			return
+		}
+	}
 }
 
 func (x *terminal) screen() string {
@@ -211,6 +214,7 @@ func testTerminal(t *testing.T, agent bool) {
 	x = pinfold(usual, "destroy", "-no-color")
 	x.expect(`Enter a value: `)
 	x.send("\x03")
+	x.expect(`\A\^C\r\nInterrupted\.\r\n`) // not on the line of the question
 	if code := x.ends(); code != 130 || strings.Contains(x.screen(), "\x1b[1m") {
 		t.Errorf("Ctrl-C at the prompt: exit %d\n%q", code, x.screen())
 	}
