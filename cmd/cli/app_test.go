@@ -742,30 +742,90 @@ func TestOutputs(t *testing.T) {
 }
 
 func TestComplete(t *testing.T) {
+	configured(t)
+	t.Setenv("PINFOLD_STATE_DIR", "/from/env")
 	e := func() *engine {
-		return &engine{list: []reconcile.SandboxView{{Address: "sandbox.py"}, {Address: `sandbox.w["a"]`}}}
+		return &engine{
+			list:    []reconcile.SandboxView{{Address: "sandbox.py"}, {Address: "sandbox.sky"}, {Address: `sandbox.w["a"]`}, {Address: `sandbox.w["b"]`}},
+			outputs: []config.Output{{Name: "url"}, {Name: "urn"}, {Name: "port"}},
+		}
 	}
+	w := []string{`sandbox.w["a"]`, `sandbox.w["b"]`}
 	for _, c := range []struct {
 		words []string
 		want  []string
 	}{
 		{[]string{"pl"}, []string{"plan"}},
-		{[]string{"-chdir=x", "re"}, []string{"resume", "release", "renew"}},
+		{[]string{"-chdir=.", "re"}, []string{"resume", "release", "renew"}},
+		{[]string{"-chdir", ".", "re"}, []string{"resume", "release", "renew"}},
+		{[]string{"nosuch", ""}, nil},
 		{[]string{"plan", "-det"}, []string{"-detailed-exitcode"}},
 		{[]string{"plan", "--state"}, []string{"--state-dir"}},
-		{[]string{"describe", "sandbox.w"}, []string{`sandbox.w["a"]`}},
-		{[]string{"exec", "-it", ""}, []string{"sandbox.py", `sandbox.w["a"]`}},
+		{[]string{"plan", "-refresh"}, []string{"-refresh-only", "-refresh=false"}},
+		{[]string{"describe", "sandbox.w"}, w},
+		{[]string{"exec", "-it", ""}, []string{"sandbox.py", "sandbox.sky", w[0], w[1]}},
 		{[]string{"completion", "z"}, []string{"zsh"}},
-		{[]string{"apply", ""}, nil},
+		{[]string{"help", "val"}, []string{"validate"}},
+		{[]string{"apply", ""}, nil}, // files, which the shell knows
+
+		// Short names, where one is being written.
+		{[]string{"logs", "p"}, []string{"py"}},
+		{[]string{"logs", "s"}, []string{"sandbox.py", "sandbox.sky", w[0], w[1], "sky"}},
+		{[]string{"stop", "w"}, []string{`w["a"]`, `w["b"]`}},
+		{[]string{"ps", "py", "sk"}, []string{"sky"}},
+		{[]string{"renew", "-in", "1h", "p"}, []string{"py"}},
+		{[]string{"logs", "-tail", "5", "p"}, []string{"py"}},
+		// One is enough where only one is taken; what follows exec's is not ours.
+		{[]string{"describe", "py", ""}, nil},
+		{[]string{"exec", "py", "-"}, nil},
+		{[]string{"exec", "-e", "A=b", "p"}, []string{"py"}},
+		{[]string{"exec", "--", "p"}, []string{"py"}},
+		// As the shell's quoting leaves them.
+		{[]string{"stop", `sandbox.w\[\"`}, w},
+		{[]string{"stop", `'sandbox.w["b`}, w[1:]},
+		{[]string{"stop", `"sandbox.w[\"b`}, w[1:]},
+
+		{[]string{"output", "ur"}, []string{"url", "urn"}},
+		{[]string{"output", "url", ""}, nil},
+
+		// Values of flags, in one word, in two, and as bash breaks them.
+		{[]string{"wait", "-for", "Re"}, []string{"Ready"}},
+		{[]string{"wait", "-for=Re"}, []string{"-for=Ready"}},
+		{[]string{"wait", "--for=Ready="}, []string{"--for=Ready=True", "--for=Ready=False", "--for=Ready=Unknown"}},
+		{[]string{"wait", "-for=phase=st"}, []string{"-for=phase=stopped"}},
+		{[]string{"wait", "-for", "=", "Re"}, []string{"Ready"}},
+		{[]string{"wait", "-for", "="}, []string{"Ready", "Suspended", "Paused", "Expired", "Finished", "Drifted", "phase=pending", "phase=created", "phase=running", "phase=paused", "phase=stopped", "phase=failed", "phase=lost", "phase=destroyed"}},
+		{[]string{"wait", "-for", "=", "phase", "=", "lo"}, []string{"lost"}},
+		{[]string{"wait", "-for", "phase", "=", "de"}, []string{"destroyed"}},
+		{[]string{"wait", "-for=Ready", "p"}, []string{"py"}},
+		{[]string{"wait", "-for", "=", "Ready", "p"}, []string{"py"}},
+		{[]string{"wait", "-timeout", "p"}, nil},
+		{[]string{"plan", "-target", ""}, []string{"image.base", "sandbox.py", "sandbox.sky", w[0], w[1]}},
+		{[]string{"destroy", "-exclude=im"}, []string{"-exclude=image.base"}},
+		{[]string{"apply", "-replace", ""}, []string{"sandbox.py", "sandbox.sky", w[0], w[1]}},
+		// What the files declare needs no state.
+		{[]string{"show", "-effective", ""}, []string{"sandbox.py"}},
+		{[]string{"show", ""}, nil},
 	} {
-		r := invoke(t, e(), append([]string{"__complete", "--"}, c.words...)...)
+		x := e()
+		r := invoke(t, x, append([]string{"__complete", "--"}, c.words...)...)
 		var got []string
 		for line := range strings.Lines(r.out) {
 			word, _, _ := strings.Cut(line, "\t")
 			got = append(got, word)
 		}
-		if r.code != 0 || !cmp.Equal(got, c.want) {
-			t.Errorf("%v: exit %d, %v, want %v", c.words, r.code, got, c.want)
+		if r.code != 0 || r.err != "" || !cmp.Equal(got, c.want) {
+			t.Errorf("%q: exit %d, %q, want %q\n%s", c.words, r.code, got, c.want, r.err)
 		}
+	}
+	// It looks where the command line says.
+	x := e()
+	invoke(t, x, "__complete", "--", "-state-dir", "/s", "stop", "-run-dir=/r", "py")
+	if x.opened.StateDir != "/s" || x.opened.RunDir != "/r" || !x.opened.ReadOnly {
+		t.Errorf("opened with %+v", x.opened)
+	}
+	// Without any word it offers the commands.
+	if r := invoke(t, e(), "__complete"); !strings.Contains(r.out, "plan\t") {
+		t.Errorf("%s%s", r.out, r.err)
 	}
 }

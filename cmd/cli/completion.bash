@@ -3,7 +3,10 @@ _pinfold() {
 	local line word
 	COMPREPLY=()
 	while IFS=$'\t' read -r word _; do
-		printf -v line '%q' "$word"
+		case ${COMP_WORDS[COMP_CWORD]} in
+		"'"*) line=$word ;; # within quotes nothing is to be quoted again
+		*) printf -v line '%q' "$word" ;;
+		esac
 		COMPREPLY+=("$line")
 	done < <("${COMP_WORDS[0]}" __complete -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
 }

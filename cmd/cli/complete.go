@@ -1,0 +1,324 @@
+package cli
+
+import (
+	"context"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v3"
+
+	"pinfold/config"
+	"pinfold/reconcile"
+)
+
+// typed is a command line up to the word that is to be completed.
+type typed struct {
+	cmd  *cli.Command // nil: not named yet
+	args []string     // its arguments so far
+	bare bool         // "--" went before: no flags any more
+	flag cli.Flag     // whose value the word is, if it is one's
+	word string       // as far as it is written, without the shell's quotes
+	// prefix is what stands before the value in the word ("-for="), cut how much of
+	// the word the shell takes for words of their own: bash breaks at each "=".
+	prefix string
+	cut    int
+	given  []string // names of the flags so far
+}
+
+// parseTyped takes a command line apart as far as completion has to know it.
+func (r *run) parseTyped(root *cli.Command, raw []string) typed {
+	words, cut := joined(raw)
+	t := typed{cut: cut, word: words[len(words)-1]}
+	var open cli.Flag // the flag whose value comes next
+	for _, word := range words[:len(words)-1] {
+		switch {
+		case open != nil:
+			r.complied(open, word)
+			open = nil
+		case !t.bare && word == "--":
+			t.bare = true
+		case !t.bare && strings.HasPrefix(word, "-") && !t.passedOn():
+			name, value, inline := strings.Cut(strings.TrimLeft(word, "-"), "=")
+			f := flagNamed(root, t.cmd, name)
+			t.given = append(t.given, name)
+			if _, boolean := f.(*cli.BoolFlag); f == nil || boolean {
+				continue
+			}
+			if inline {
+				r.complied(f, value)
+			} else {
+				open = f
+			}
+		case t.cmd == nil:
+			t.cmd = root.Command(word)
+			if t.cmd == nil {
+				t.args = append(t.args, word)
+			}
+		default:
+			t.args = append(t.args, word)
+		}
+	}
+	t.flag = open
+	if name, _, inline := strings.Cut(t.word, "="); open == nil && inline && !t.bare && strings.HasPrefix(name, "-") && !t.passedOn() {
+		t.flag = flagNamed(root, t.cmd, strings.TrimLeft(name, "-"))
+		t.prefix = name + "="
+	}
+	return t
+}
+
+// passedOn tells whether what follows belongs to the command that exec runs.
+func (t *typed) passedOn() bool { return t.cmd != nil && t.cmd.Name == "exec" && len(t.args) > 0 }
+
+// complied sets where to look as a global flag says; completion never complains.
+func (r *run) complied(f cli.Flag, value string) {
+	switch f.Names()[0] {
+	case "chdir":
+		_ = os.Chdir(value)
+	case "state-dir":
+		r.global.stateDir = value
+	case "run-dir":
+		r.global.runDir = value
+	case "host-config":
+		r.global.hostConfig = value
+	}
+}
+
+func flagNamed(root, cmd *cli.Command, name string) cli.Flag {
+	if cmd == nil {
+		cmd = root
+	}
+	for _, f := range flagsOf(cmd) {
+		if slices.Contains(f.Names(), name) {
+			return f
+		}
+	}
+	return nil
+}
+
+// joined are the words without the shell's quotes, those that bash broke at "="
+// whole again, and how much of the last is not in the shell's last word.
+func joined(raw []string) (words []string, cut int) {
+	glue := false
+	for _, w := range raw {
+		text := unquoted(w)
+		if n := len(words); n > 0 && (glue || w == "=") {
+			cut = len(words[n-1])
+			if w == "=" {
+				cut++ // bash completes what follows the sign
+			}
+			words[n-1] += text
+		} else {
+			words, cut = append(words, text), 0
+		}
+		glue = w == "="
+	}
+	if len(words) == 0 {
+		words = []string{""}
+	}
+	return words, cut
+}
+
+// unquoted takes quotes and backslashes away as a shell does. A quote may still
+// be open.
+func unquoted(word string) string {
+	var out strings.Builder
+	var quote rune
+	escaped := false
+	for _, c := range word {
+		switch {
+		case escaped:
+			out.WriteRune(c)
+			escaped = false
+		case c == '\\' && quote != '\'':
+			escaped = true
+		case c == quote:
+			quote = 0
+		case quote == 0 && (c == '\'' || c == '"'):
+			quote = c
+		default:
+			out.WriteRune(c)
+		}
+	}
+	return out.String()
+}
+
+// candidate is a word that could stand there, and what it is.
+type candidate struct{ word, what string }
+
+func (r *run) complete(ctx context.Context, root *cli.Command, raw []string) {
+	t := r.parseTyped(root, raw)
+	value := strings.TrimPrefix(t.word, t.prefix)
+	for _, c := range r.candidates(ctx, root, &t, value) {
+		if word := t.prefix + c.word; strings.HasPrefix(c.word, value) && len(word) >= t.cut {
+			r.out.Printf("%s\t%s\n", word[t.cut:], c.what)
+		}
+	}
+}
+
+// candidates are what could stand where value is being written.
+func (r *run) candidates(ctx context.Context, root *cli.Command, t *typed, value string) []candidate {
+	switch {
+	case t.flag != nil:
+		return r.flagValues(ctx, t.flag.Names()[0], value)
+	case t.passedOn():
+		return nil
+	case strings.HasPrefix(value, "-") && !t.bare:
+		return flagCandidates(root, t.cmd, value)
+	case t.cmd == nil:
+		if len(t.args) > 0 {
+			return nil // no such command
+		}
+		return commandCandidates(root)
+	}
+	first := len(t.args) == 0
+	switch name := t.cmd.Name; {
+	case name == "list" || name == "wait", first && slices.Contains([]string{"describe", "logs", "start", "stop", "pause", "resume", "release", "renew", "exec"}, name):
+		return addressCandidates(value, r.recorded(ctx))
+	case name == "show" && first && slices.Contains(t.given, "effective"):
+		_, sandboxes := r.declared()
+		return addressCandidates(value, sandboxes)
+	case name == "output" && first:
+		return r.outputCandidates(ctx)
+	case name == "help" && first:
+		return commandCandidates(root)
+	case name == "completion" && first:
+		return []candidate{{"bash", ""}, {"fish", ""}, {"zsh", ""}}
+	}
+	return nil
+}
+
+func flagCandidates(root, cmd *cli.Command, value string) (out []candidate) {
+	if cmd == nil {
+		cmd = root
+	}
+	dashes := "-"
+	if strings.HasPrefix(value, "--") {
+		dashes = "--"
+	}
+	for _, f := range flagsOf(cmd) {
+		_, text := flagHelp(f)
+		for _, name := range f.Names() {
+			if boolean, ok := f.(*cli.BoolFlag); ok && boolean.Value {
+				name += "=false" // it is true without being written
+			}
+			out = append(out, candidate{dashes + name, text})
+		}
+	}
+	return out
+}
+
+func commandCandidates(root *cli.Command) (out []candidate) {
+	for _, c := range root.Commands {
+		if !c.Hidden {
+			out = append(out, candidate{c.Name, c.Usage})
+		}
+	}
+	return out
+}
+
+// flagValues are what a flag may be set to, where that can be known.
+func (r *run) flagValues(ctx context.Context, flag, value string) (out []candidate) {
+	switch flag {
+	case "for":
+		for _, condition := range conditionTypes {
+			out = append(out, candidate{condition, "condition"})
+			if strings.HasPrefix(value, condition+"=") {
+				for _, status := range statuses {
+					out = append(out, candidate{condition + "=" + status, "condition"})
+				}
+			}
+		}
+		for _, phase := range phases {
+			out = append(out, candidate{"phase=" + phase, "phase"})
+		}
+	case "target", "exclude", "replace":
+		others, sandboxes := r.declared()
+		all := append(sandboxes, r.recorded(ctx)...)
+		if flag != "replace" {
+			all = append(all, others...)
+		}
+		slices.Sort(all)
+		for _, address := range slices.Compact(all) {
+			kind, _, _ := strings.Cut(address, ".")
+			out = append(out, candidate{address, kind})
+		}
+	}
+	return out
+}
+
+// addressCandidates are sandboxes by their full addresses and, where something
+// is written that fits, by their short ones.
+func addressCandidates(value string, addresses []string) (out []candidate) {
+	for _, address := range addresses {
+		out = append(out, candidate{address, "sandbox"})
+	}
+	for _, address := range addresses {
+		short := strings.TrimPrefix(address, "sandbox.")
+		if back, err := sandboxAddress(short); value != "" && err == nil && back == short {
+			out = append(out, candidate{short, "sandbox"})
+		}
+	}
+	return out
+}
+
+func (r *run) outputCandidates(ctx context.Context) (out []candidate) {
+	r.peek(ctx, func(ctx context.Context, s reconcile.Service) {
+		all, err := s.Outputs(ctx)
+		if err != nil {
+			return
+		}
+		for _, o := range all {
+			out = append(out, candidate{o.Name, "output"})
+		}
+	})
+	return out
+}
+
+// recorded are the sandboxes there are.
+func (r *run) recorded(ctx context.Context) (out []string) {
+	r.peek(ctx, func(ctx context.Context, s reconcile.Service) {
+		all, err := s.List(ctx)
+		if err != nil {
+			return
+		}
+		for _, x := range all.Sandboxes {
+			out = append(out, x.Address)
+		}
+	})
+	return out
+}
+
+// declared are the addresses that the files here declare.
+func (r *run) declared() (others, sandboxes []string) {
+	desired, _, err := r.evaluate(config.Inputs{Environ: r.Environ})
+	if err != nil {
+		return nil, nil
+	}
+	for _, x := range desired.Images {
+		others = append(others, x.Address)
+	}
+	for _, x := range desired.Networks {
+		others = append(others, x.Address)
+	}
+	for _, x := range desired.Volumes {
+		others = append(others, x.Address)
+	}
+	for _, x := range desired.Sandboxes {
+		sandboxes = append(sandboxes, x.Address)
+	}
+	return others, sandboxes
+}
+
+// peek looks at what this user can find out at once.
+func (r *run) peek(ctx context.Context, look func(context.Context, reconcile.Service)) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	service, err := r.open(ctx, need{verb: "completion", does: "look at sandboxes", lockWait: reconcile.NoLockWait})
+	if err != nil {
+		return
+	}
+	defer service.Close()
+	look(ctx, service)
+}
