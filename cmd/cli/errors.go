@@ -143,7 +143,7 @@ func (r *run) report(ctx context.Context, err error) int {
 // complain writes diagnostics for people to standard error.
 func (r *run) complain(all config.Diagnostics) {
 	// Standard error failing leaves nowhere to say so.
-	_ = config.Fprint(r.err, all, r.err.Color, r.err.Width)
+	_ = config.Fprint(r.err, view.PrintableDiagnostics(all), r.err.Color, r.err.Width)
 }
 
 // classify turns any error into an exit code and diagnostics.

@@ -14,6 +14,7 @@ import (
 	"github.com/google/renameio/v2"
 	"github.com/urfave/cli/v3"
 
+	"pinfold/cmd/view"
 	"pinfold/config"
 )
 
@@ -95,7 +96,7 @@ func (r *run) format(f formatting, paths []string) error {
 			continue
 		}
 		changed++
-		r.out.Printf("%s\n", file)
+		r.out.Printf("%s\n", view.Printable(file))
 		if f.diff {
 			r.out.Unified(file, src, out)
 		}

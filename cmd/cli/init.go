@@ -11,6 +11,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 
+	"pinfold/cmd/view"
 	"pinfold/config"
 )
 
@@ -34,7 +35,7 @@ func (r *run) init() error {
 		return fmt.Errorf("cannot look for *.hcl files here: %w", err)
 	}
 	if len(existing) > 0 {
-		r.out.Printf("There is a configuration here already (%s); nothing was changed.\n", strings.Join(existing, ", "))
+		r.out.Printf("There is a configuration here already (%s); nothing was changed.\n", view.Printable(strings.Join(existing, ", ")))
 		return nil
 	}
 	starter := config.Starter()

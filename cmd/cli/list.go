@@ -7,6 +7,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"pinfold/cmd/view"
+	"pinfold/reconcile"
 )
 
 func (r *run) listCommand() *cli.Command {
@@ -40,10 +41,17 @@ func (r *run) listCommand() *cli.Command {
 			if r.json {
 				return view.ListJSON(r.out, all)
 			}
-			r.out.List(all, r.Now())
+			r.out.List(all, watched(ctx, service), r.Now())
 			return nil
 		},
 	}
+}
+
+// watched tells whether an agent runs, that is, answers here. Whether one that
+// cannot say so does is not known, and nothing is said about it.
+func watched(ctx context.Context, s reconcile.Service) bool {
+	status, err := s.Status(ctx)
+	return err != nil || status.Agent
 }
 
 func (r *run) describeCommand() *cli.Command {
@@ -74,7 +82,7 @@ func (r *run) describeCommand() *cli.Command {
 			if r.json {
 				return view.DescribeJSON(r.out, about)
 			}
-			r.out.Describe(about, r.Now())
+			r.out.Describe(about, watched(ctx, service), r.Now())
 			return nil
 		},
 	}

@@ -9,9 +9,9 @@ import (
 // Acted says in a line what a sandbox is after an operator's verb.
 func (s *Screen) Acted(r *reconcile.ActResult, now time.Time) {
 	x := &r.Sandbox
-	text := string(x.Phase)
+	text := phaseOf(x)
 	if x.Hold != nil {
-		text += ", held " + x.Hold.Mode
+		text += ", held " + printable(x.Hold.Mode)
 	}
 	switch {
 	case x.EndedAt != nil:
@@ -21,6 +21,6 @@ func (s *Screen) Acted(r *reconcile.ActResult, now time.Time) {
 	}
 	s.Printf("%s %s\n", s.paint(bold, printable(x.Address)+":"), text)
 	if r.Note != "" {
-		s.Printf("%s %s\n", s.paint(bold, "Note:"), printable(r.Note))
+		s.Printf("%s %s\n", s.paint(bold, "Note:"), oneLine(r.Note))
 	}
 }

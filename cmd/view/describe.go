@@ -13,7 +13,7 @@ import (
 	"pinfold/reconcile/plan"
 )
 
-// section collects aligned "Name: value" lines under a title.
+// section collects aligned "Name: value" lines under a title, made printable.
 type section struct {
 	title string
 	rows  [][2]string
@@ -21,7 +21,7 @@ type section struct {
 
 func (x *section) add(name, value string) {
 	if value != "" {
-		x.rows = append(x.rows, [2]string{name, value})
+		x.rows = append(x.rows, [2]string{oneLine(name), oneLine(value)})
 	}
 }
 
@@ -43,22 +43,30 @@ func (s *Screen) section(x section) {
 	}
 }
 
-// Describe writes everything about one sandbox.
-func (s *Screen) Describe(d *reconcile.Description, now time.Time) {
+// Describe writes everything about one sandbox. agent tells whether one runs, which
+// would do what is due next.
+func (s *Screen) Describe(d *reconcile.Description, agent bool, now time.Time) {
 	x := &d.Sandbox
 	s.Printf("%s\n", s.paint(bold, printable(x.Address)))
 
 	head := section{title: ""}
-	phase := string(x.Phase)
+	phase := phaseOf(x)
 	if x.PID != nil {
 		phase += fmt.Sprintf(" (pid %d)", *x.PID)
 	}
 	head.add("Phase", phase)
 	head.add("Mode", x.Mode+declaredOf(x))
+	if down(x) {
+		text := readyOf(x, agent)
+		if why := ready(x).Message; why != "" {
+			text += ": " + why
+		}
+		head.add("Ready", text)
+	}
 	if h := x.Hold; h != nil {
-		text := fmt.Sprintf("%s by %s since %s", h.Mode, printable(h.By), instant(h.At, now))
+		text := fmt.Sprintf("%s by %s since %s", h.Mode, h.By, instant(h.At, now))
 		if h.Reason != "" {
-			text += ": " + oneLine(h.Reason)
+			text += ": " + h.Reason
 		}
 		head.add("Hold", text)
 	}
@@ -76,7 +84,10 @@ func (s *Screen) Describe(d *reconcile.Description, now time.Time) {
 	if d.NextLook != nil {
 		text := instant(*d.NextLook, now)
 		if d.NextAction != "" {
-			text = printable(d.NextAction) + " " + text
+			text = d.NextAction + " " + text
+		}
+		if !agent {
+			text += "; no agent runs, so only an apply after that does it"
 		}
 		head.add("Next", text)
 	}
@@ -115,26 +126,26 @@ func (s *Screen) Describe(d *reconcile.Description, now time.Time) {
 		net.add("Address", *x.AddressV4)
 	}
 	for _, name := range slices.Sorted(maps.Keys(x.Ports)) {
-		net.add("Port "+printable(name), portOf(x.Ports[name]))
+		net.add("Port "+name, portOf(x.Ports[name]))
 	}
 	s.section(net)
 
 	vol := section{title: "Volumes"}
 	for _, name := range slices.Sorted(maps.Keys(x.Volumes)) {
-		vol.add(printable(name), oneLine(x.Volumes[name]))
+		vol.add(name, x.Volumes[name])
 	}
 	s.section(vol)
 
 	labels := section{title: "Labels"}
 	for _, name := range slices.Sorted(maps.Keys(x.Labels)) {
-		labels.add(printable(name), oneLine(x.Labels[name]))
+		labels.add(name, x.Labels[name])
 	}
 	s.section(labels)
 
 	s.Printf("\n%s\n", s.paint(bold, "Conditions"))
 	var rows [][]string
 	for _, c := range x.Conditions {
-		rows = append(rows, []string{c.Type, c.Status, c.Reason, ago(c.Since, now), oneLine(c.Message)})
+		rows = append(rows, []string{c.Type, c.Status, c.Reason, ago(c.Since, now), c.Message})
 	}
 	s.table(2, []column{{"TYPE", 0}, {"STATUS", 0}, {"REASON", 0}, {"SINCE", 1}, {"MESSAGE", 2}}, rows)
 
@@ -147,9 +158,12 @@ func (s *Screen) Describe(d *reconcile.Description, now time.Time) {
 		s.Printf("\n%s\n", s.paint(bold, "Events"))
 		rows = nil
 		for _, e := range d.Events {
-			rows = append(rows, []string{e.At.UTC().Format(time.RFC3339), e.Type, oneLine(e.Reason), e.By, oneLine(e.Message)})
+			rows = append(rows, []string{e.At.UTC().Format(time.RFC3339), e.Type, e.Reason, e.By, e.Message})
 		}
 		s.table(2, []column{{"AT", 0}, {"TYPE", 0}, {"REASON", 1}, {"BY", 3}, {"MESSAGE", 2}}, rows)
+	}
+	if notes := standing([]reconcile.SandboxView{*x}, agent); len(notes) > 0 {
+		s.Printf("\n%s %s\n", s.paint(bold, "Note:"), oneLine(notes[len(notes)-1])) // the reason stands above
 	}
 }
 
@@ -188,7 +202,7 @@ func outcomeOf(o *plan.Outcome, now time.Time) string {
 		text += ", out of memory"
 	}
 	if o.Reason != "" {
-		text += ", " + oneLine(o.Reason)
+		text += ", " + o.Reason
 	}
 	return text + ", " + instant(o.At, now)
 }
@@ -206,7 +220,7 @@ func specLines(spec config.Sandbox) []string {
 	}
 	var out []string
 	for _, l := range all {
-		out = append(out, strings.Split(pad(l.path, width)+" = "+literal(sized(l.path, l.value), 0), "\n")...)
+		out = append(out, strings.Split(pad(printable(l.path), width)+" = "+literal(sized(l.path, l.value), 0), "\n")...)
 	}
 	return out
 }

@@ -12,8 +12,9 @@ import (
 	"pinfold/reconcile/plan"
 )
 
-// List writes sandboxes as a table.
-func (s *Screen) List(r *reconcile.ListResult, now time.Time) {
+// List writes sandboxes as a table and below it why some of them did not come up.
+// agent tells whether one runs, which would bring them up.
+func (s *Screen) List(r *reconcile.ListResult, agent bool, now time.Time) {
 	if len(r.Sandboxes) == 0 {
 		s.Printf("No sandboxes.\n")
 		return
@@ -24,12 +25,64 @@ func (s *Screen) List(r *reconcile.ListResult, now time.Time) {
 	var rows [][]string
 	for _, x := range r.Sandboxes {
 		rows = append(rows, []string{
-			oneLine(x.Address), string(x.Phase), modeOf(x), readyOf(x),
-			orDash(x.PID, strconv.Itoa), orDash(x.AddressV4, oneLine), portsOf(x.Ports), expiresOf(x, now),
+			x.Address, phaseOf(&x), modeOf(x), readyOf(&x, agent),
+			orDash(x.PID, strconv.Itoa), orDash(x.AddressV4, func(a string) string { return a }), portsOf(x.Ports), expiresOf(x, now),
 			orDash(x.CreatedAt, func(t time.Time) string { return span(now.Sub(t)) }),
 		})
 	}
 	s.table(0, cols, rows)
+	for _, note := range standing(r.Sandboxes, agent) {
+		s.Printf("%s %s\n", s.paint(bold, "Note:"), oneLine(note))
+	}
+}
+
+// mostNotes is how many sandboxes the notes below a table name one by one.
+const mostNotes = 5
+
+// standing says in a note each what could not be started and why, and what nobody
+// starts before the next apply.
+func standing(all []reconcile.SandboxView, agent bool) (notes []string) {
+	var failed, waiting []string
+	for i := range all {
+		switch x := &all[i]; {
+		case !down(x):
+		case ready(x).Message != "":
+			failed = append(failed, x.Address+" could not be started: "+ready(x).Message)
+			waiting = append(waiting, x.Address)
+		case !agent:
+			waiting = append(waiting, x.Address)
+		}
+	}
+	notes = failed
+	if len(failed) > mostNotes {
+		notes = append(failed[:mostNotes], fmt.Sprintf("%d more could not be started; pinfold describe tells why", len(failed)-mostNotes))
+	}
+	switch n := len(waiting); {
+	case n == 0:
+	case agent:
+		notes = append(notes, "the agent tries again")
+	case n > mostNotes:
+		notes = append(notes, fmt.Sprintf("no agent runs, so nothing starts these %d sandboxes before the next apply", n))
+	default:
+		notes = append(notes, "no agent runs, so nothing starts "+strings.Join(waiting, ", ")+" before the next apply")
+	}
+	return notes
+}
+
+// down tells whether a sandbox is to run and has no running process, and no hold
+// says that it waits for its start.
+func down(x *reconcile.SandboxView) bool {
+	return ready(x).Reason == "Starting" && x.Phase != plan.Running && x.Hold == nil
+}
+
+// ready is the sandbox's condition of that name.
+func ready(x *reconcile.SandboxView) plan.Condition {
+	for _, c := range x.Conditions {
+		if c.Type == "Ready" {
+			return c
+		}
+	}
+	return plan.Condition{}
 }
 
 func orDash[T any](v *T, text func(T) string) string {
@@ -37,6 +90,26 @@ func orDash[T any](v *T, text func(T) string) string {
 		return "-"
 	}
 	return text(*v)
+}
+
+// phaseOf is the phase, behind it how the process ended if that was its own doing
+// or somebody else's: of what was stopped or expired nobody asks.
+func phaseOf(x *reconcile.SandboxView) string {
+	text := string(x.Phase)
+	o := x.Outcome
+	if o == nil || x.Phase != plan.Stopped && x.Phase != plan.Failed {
+		return text
+	}
+	switch o.Reason {
+	case "oom":
+		return text + " (oom)"
+	case "exited", "signalled", "killed":
+		if o.Signal != 0 {
+			return fmt.Sprintf("%s (signal %d)", text, o.Signal)
+		}
+		return fmt.Sprintf("%s (exit %d)", text, o.ExitCode)
+	}
+	return text
 }
 
 // modeOf is the effective mode, with whose hold makes it so.
@@ -47,17 +120,25 @@ func modeOf(x reconcile.SandboxView) string {
 	return x.Mode + " (held)"
 }
 
-// readyOf is "yes", or why not.
-func readyOf(x reconcile.SandboxView) string {
-	for _, c := range x.Conditions {
-		if c.Type == "Ready" {
-			if c.Status == "True" {
-				return "yes"
-			}
-			return c.Reason
-		}
+// readyOf is "yes", or why not. The condition says Starting of everything that is
+// to run and does not; here it says whether anybody starts it.
+func readyOf(x *reconcile.SandboxView, agent bool) string {
+	c := ready(x)
+	switch {
+	case c.Type == "":
+		return "-"
+	case c.Status == "True":
+		return "yes"
+	case c.Reason == "Starting" && x.Hold != nil:
+		return "NotStarted"
+	case !down(x), agent && c.Message == "":
+		return c.Reason
+	case agent:
+		return "Retrying"
+	case c.Message != "":
+		return "StartFailed"
 	}
-	return "-"
+	return "NotStarted"
 }
 
 // portsOf lists published ports as host->container; the host's address only

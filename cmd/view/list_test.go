@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"pinfold/config"
 	"pinfold/reconcile"
@@ -58,7 +59,7 @@ func sandboxes() *reconcile.ListResult {
 
 func TestList(t *testing.T) {
 	for name, width := range map[string]int{"list.txt": 0, "list_120.txt": 120, "list_80.txt": 80, "list_40.txt": 40} {
-		out := shown(false, width, func(s *Screen) { s.List(sandboxes(), now) })
+		out := shown(false, width, func(s *Screen) { s.List(sandboxes(), true, now) })
 		golden(t, name, out)
 		for line := range strings.Lines(string(out)) {
 			if n := columns(strings.TrimSuffix(line, "\n")); width > 0 && n > width {
@@ -66,8 +67,165 @@ func TestList(t *testing.T) {
 			}
 		}
 	}
-	golden(t, "list_color.txt", shown(true, 80, func(s *Screen) { s.List(sandboxes(), now) }))
-	golden(t, "list_none.txt", shown(false, 80, func(s *Screen) { s.List(&reconcile.ListResult{}, now) }))
+	golden(t, "list_color.txt", shown(true, 80, func(s *Screen) { s.List(sandboxes(), true, now) }))
+	golden(t, "list_none.txt", shown(false, 80, func(s *Screen) { s.List(&reconcile.ListResult{}, true, now) }))
+}
+
+// The phase of what ended says how; of what was told to end it does not.
+func TestHowItEnded(t *testing.T) {
+	for want, o := range map[string]*plan.Outcome{
+		"stopped (exit 3)":   {ExitCode: 3, Reason: "exited"},
+		"stopped (exit 0)":   {Reason: "exited"},
+		"stopped (signal 6)": {ExitCode: 134, Signal: 6, Reason: "signalled"},
+		"stopped (signal 9)": {ExitCode: 137, Signal: 9, Reason: "killed"},
+		"stopped (exit 1)":   {ExitCode: 1, Outside: 15, Reason: "killed"},
+		"stopped (oom)":      {ExitCode: 137, Signal: 9, OOM: true, Reason: "oom"},
+		"stopped":            {ExitCode: 143, Signal: 15, Reason: "stopped"},
+	} {
+		x := reconcile.SandboxView{Address: "sandbox.x", Phase: plan.Stopped, Mode: "running", DeclaredMode: "running", Outcome: o, Conditions: conditions("False", "Exited")}
+		list := string(shown(false, 0, func(s *Screen) { s.List(&reconcile.ListResult{Sandboxes: []reconcile.SandboxView{x}}, false, now) }))
+		if !strings.Contains(list, "\nsandbox.x  "+want+"  running  Exited ") || strings.Contains(list, "Note:") {
+			t.Errorf("list of one %s:\n%s", want, list)
+		}
+		describe := string(shown(false, 0, func(s *Screen) { s.Describe(&reconcile.Description{Sandbox: x}, false, now) }))
+		if !strings.Contains(describe, "\nPhase:       "+want+"\n") {
+			t.Errorf("describe of one %s:\n%s", want, describe)
+		}
+	}
+	// It speaks of the process there was, not of the one there is.
+	again := reconcile.SandboxView{Address: "sandbox.x", Phase: plan.Running, Outcome: &plan.Outcome{ExitCode: 3, Reason: "exited"}, Conditions: conditions("True", "Running")}
+	if got := phaseOf(&again); got != "running" {
+		t.Errorf("%q", got)
+	}
+}
+
+// READY and the notes tell whether anybody starts what does not run.
+func TestWhoStartsIt(t *testing.T) {
+	starting := func(name, message string, hold *plan.Hold) reconcile.SandboxView {
+		x := reconcile.SandboxView{Address: "sandbox." + name, Phase: plan.Stopped, Mode: "running", DeclaredMode: "running", Hold: hold, Conditions: conditions("False", "Starting")}
+		x.Conditions[0].Message = message
+		return x
+	}
+	failed, killed := starting("failed", "no such\ncommand", nil), starting("killed", "", nil)
+	created := starting("created", "", &plan.Hold{Mode: "created", By: "apply", At: now})
+	created.Phase = plan.Created
+	all := []reconcile.SandboxView{failed, killed, created}
+	for _, c := range []struct {
+		agent bool
+		ready [3]string
+		notes string
+	}{
+		{true, [3]string{"Retrying", "Starting", "NotStarted"}, "Note: sandbox.failed could not be started: no such command\nNote: the agent tries again\n"},
+		{false, [3]string{"StartFailed", "NotStarted", "NotStarted"}, "Note: sandbox.failed could not be started: no such command\nNote: no agent runs, so nothing starts sandbox.failed, sandbox.killed before the next apply\n"},
+	} {
+		for i := range all {
+			if got := readyOf(&all[i], c.agent); got != c.ready[i] {
+				t.Errorf("agent %v: %s is %q, want %q", c.agent, all[i].Address, got, c.ready[i])
+			}
+		}
+		got := string(shown(false, 0, func(s *Screen) { s.List(&reconcile.ListResult{Sandboxes: all}, c.agent, now) }))
+		if _, notes, _ := strings.Cut(got, "Note:"); "Note:"+notes != c.notes {
+			t.Errorf("agent %v:\n%s", c.agent, got)
+		}
+	}
+	d := description()
+	d.Sandbox = failed
+	for agent, want := range map[bool][]string{
+		true:  {"\nReady:       Retrying: no such command\n", "\nNext:        expire 2026-12-01T19:59:00Z (in 7h59m)\n", "\nNote: the agent tries again\n"},
+		false: {"\nReady:       StartFailed: no such command\n", "\nNext:        expire 2026-12-01T19:59:00Z (in 7h59m); no agent runs, so only an apply after that does it\n", "\nNote: no agent runs, so nothing starts sandbox.failed before the next apply\n"},
+	} {
+		got := string(shown(false, 0, func(s *Screen) { s.Describe(d, agent, now) }))
+		for _, line := range want {
+			if !strings.Contains(got, line) {
+				t.Errorf("agent %v: no %q in\n%s", agent, line, got)
+			}
+		}
+	}
+	// Many are counted, not named.
+	var many []reconcile.SandboxView
+	for range 7 {
+		many = append(many, failed)
+	}
+	if notes := standing(many, false); len(notes) != 7 || !strings.HasPrefix(notes[5], "2 more could not") || !strings.Contains(notes[6], "these 7 sandboxes") {
+		t.Errorf("%q", notes)
+	}
+}
+
+// Nothing that a user or a workload wrote changes what the terminal shows around
+// it: neither control characters nor those that turn its direction or are not seen.
+func TestNothingThatHides(t *testing.T) {
+	const evil = "a\x1b[31m\u202eb\u2066c\u200bd\ufeff\u2028e\u009bf\U000e0041\rg\x00\x7f"
+	x := sandboxes().Sandboxes[1]
+	x.Address, x.Hold.By, x.Hold.Reason, x.Phase = "sandbox."+evil, evil, evil, plan.Stopped
+	x.Labels, x.Volumes = map[string]string{evil: evil}, map[string]string{evil: evil}
+	x.Ports = map[string]plan.Port{evil: {Host: 1, Container: 2}}
+	x.Outcome = &plan.Outcome{Reason: evil, At: now}
+	for i := range x.Conditions {
+		x.Conditions[i].Message, x.Conditions[i].Reason = evil, evil
+	}
+	down := x
+	down.Hold, down.Conditions = nil, conditions("False", "Starting")
+	down.Conditions[0].Message = evil
+	d := description()
+	d.Sandbox, d.NextAction = x, evil
+	d.Spec.Env = map[string]string{evil: evil}
+	d.Spec.Command = []string{evil}
+	d.Events[0] = reconcile.Event{At: now, Type: evil, Reason: evil, Message: evil, By: evil}
+	p := &reconcile.PlanResult{Plan: &plan.Plan{
+		Drift: []plan.Drift{{Address: evil, What: evil}}, Notes: []string{evil},
+		Changes: []plan.Change{
+			{Address: evil, Kind: "sandbox", Action: plan.ActUpdate, Cause: evil, Consequence: evil, Notes: []string{evil}, Volumes: []string{evil}, Diff: []plan.Diff{
+				{Path: evil, Before: json.RawMessage(`"old"`), After: quoted(t, evil)}, {Path: "file.content", Before: json.RawMessage(`"1\n2\n"`), After: quoted(t, "1\n"+evil+"\n")},
+			}},
+			{Address: evil, Kind: "sandbox", Action: plan.ActCreate, After: json.RawMessage(`{"labels":{` + string(quoted(t, evil)) + `:` + string(quoted(t, evil)) + `}}`)},
+			{Address: "output." + evil, Kind: "output", Action: plan.ActCreate, After: quoted(t, evil)},
+		},
+	}}
+	outputs := []config.Output{{Name: "o", Value: quoted(t, evil)}}
+	effective := &config.Resource[config.Sandbox]{Address: evil, Spec: d.Spec, Sources: map[string]config.Position{"command": {File: evil, Line: 1, Policy: evil}}}
+	for name, show := range map[string]func(*Screen){
+		"list": func(s *Screen) {
+			s.List(&reconcile.ListResult{Sandboxes: []reconcile.SandboxView{x, down}}, false, now)
+		},
+		"describe": func(s *Screen) { s.Describe(d, false, now) },
+		"acted":    func(s *Screen) { s.Acted(&reconcile.ActResult{Sandbox: x, Note: evil}, now) },
+		"plan":     func(s *Screen) { s.Plan(p) },
+		"progress": func(s *Screen) {
+			progress := NewProgress(s, 1, false, func() time.Time { return now })
+			for _, state := range []string{"started", "running", "done", "failed", "skipped"} {
+				progress.Step(reconcile.Progress{Address: evil, Action: plan.ActCreate, State: state, Message: evil, At: now})
+			}
+		},
+		"outputs":   func(s *Screen) { s.Outputs(outputs) },
+		"effective": func(s *Screen) { s.Effective(effective) },
+		"unified":   func(s *Screen) { s.Unified(evil, []byte("a\n"), []byte(evil+"\n")) },
+		"diagnostics": func(s *Screen) {
+			d := config.Diagnostics{{Severity: "error", Summary: evil, Detail: evil, Address: `s["` + evil + `"]`, Context: evil, Snippet: "x = " + evil, Range: &config.Range{File: evil, Start: config.Pos{Line: 1, Column: 1}, End: config.Pos{Line: 1, Column: 5}}}}
+			if err := config.Fprint(s, PrintableDiagnostics(d), false, 0); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		out := string(shown(false, 0, show))
+		if !strings.Contains(out, "b") {
+			t.Errorf("%s does not show it:\n%s", name, out)
+		}
+		for _, r := range out {
+			if !unicode.IsGraphic(r) && r != '\n' {
+				t.Errorf("%s writes %U:\n%q", name, r, out)
+				break
+			}
+		}
+	}
+}
+
+func quoted(t *testing.T, text string) json.RawMessage {
+	t.Helper()
+	out, err := json.Marshal(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
 }
 
 // Every member is there, absent things null.
@@ -148,15 +306,15 @@ func description() *reconcile.Description {
 }
 
 func TestDescribe(t *testing.T) {
-	golden(t, "describe.txt", shown(false, 0, func(s *Screen) { s.Describe(description(), now) }))
-	golden(t, "describe_60.txt", shown(false, 60, func(s *Screen) { s.Describe(description(), now) }))
+	golden(t, "describe.txt", shown(false, 0, func(s *Screen) { s.Describe(description(), true, now) }))
+	golden(t, "describe_60.txt", shown(false, 60, func(s *Screen) { s.Describe(description(), true, now) }))
 	held := description()
 	held.Sandbox = sandboxes().Sandboxes[1]
 	held.Sandbox.Outcome = sandboxes().Sandboxes[2].Outcome
-	golden(t, "describe_held.txt", shown(false, 0, func(s *Screen) { s.Describe(held, now) }))
+	golden(t, "describe_held.txt", shown(false, 0, func(s *Screen) { s.Describe(held, true, now) }))
 	gone := description()
 	gone.Sandbox = sandboxes().Sandboxes[2]
-	golden(t, "describe_expired.txt", shown(false, 0, func(s *Screen) { s.Describe(gone, now) }))
+	golden(t, "describe_expired.txt", shown(false, 0, func(s *Screen) { s.Describe(gone, true, now) }))
 }
 
 func TestActed(t *testing.T) {

@@ -40,7 +40,7 @@ func (s *Screen) headline(c *plan.Change) string {
 	if !known {
 		words.done = string(c.Action)
 	}
-	done, rest := printable(c.Consequence), ""
+	done, rest := oneLine(c.Consequence), ""
 	if done == "" {
 		done = words.done
 	}
@@ -49,9 +49,9 @@ func (s *Screen) headline(c *plan.Change) string {
 	}
 	cause := ""
 	if c.Cause != "" {
-		cause = "      " + s.paint(dim, "("+printable(c.Cause)+")")
+		cause = "      " + s.paint(dim, "("+oneLine(c.Cause)+")")
 	}
-	return "  " + s.paint(bold, "# "+printable(c.Address)) + " will be " + s.paint(words.color, done) + rest + cause
+	return "  " + s.paint(bold, "# "+oneLine(c.Address)) + " will be " + s.paint(words.color, done) + rest + cause
 }
 
 var symbolColors = map[string]style{"+": green, "-": red, "~": amber, "-/+": red, ">": cyan}
@@ -77,7 +77,7 @@ func (s *Screen) change(c *plan.Change) {
 		}
 	}
 	for _, note := range c.Notes {
-		s.Printf("%s %s\n", s.symbol(">"), printable(note))
+		s.Printf("%s %s\n", s.symbol(">"), oneLine(note))
 	}
 	s.Printf("\n")
 }
@@ -113,7 +113,7 @@ func (s *Screen) Plan(r *reconcile.PlanResult) {
 	if len(p.Drift) > 0 {
 		s.Printf("%s\n\n", s.paint(bold, "Note: the host has changed outside of pinfold:"))
 		for _, d := range p.Drift {
-			s.Printf("  %s %s\n", s.paint(bold, "# "+printable(d.Address)+":"), printable(d.What))
+			s.Printf("  %s %s\n", s.paint(bold, "# "+oneLine(d.Address)+":"), oneLine(d.What))
 		}
 		s.Printf("\n")
 	}
@@ -149,7 +149,7 @@ func (s *Screen) Plan(r *reconcile.PlanResult) {
 		s.Printf("%s %s\n", s.paint(bold, "Plan:"), summary(p.Summary))
 	}
 	for _, note := range p.Notes {
-		s.Printf("%s %s\n", s.paint(bold, "Note:"), printable(note))
+		s.Printf("%s %s\n", s.paint(bold, "Note:"), oneLine(note))
 	}
 }
 
@@ -166,7 +166,7 @@ func (s *Screen) outputChanges(outputs []*plan.Change) {
 	names := make([]string, len(outputs))
 	width := 0
 	for i, c := range outputs {
-		names[i] = printable(strings.TrimPrefix(c.Address, "output."))
+		names[i] = oneLine(strings.TrimPrefix(c.Address, "output."))
 		width = max(width, columns(names[i]))
 	}
 	s.Printf("Changes to outputs:\n\n")

@@ -3,8 +3,12 @@ package view
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
+	"unicode"
 	"unicode/utf8"
+
+	"pinfold/config"
 )
 
 // Screen is where text for people goes. The first failed write is kept and
@@ -54,15 +58,39 @@ func (s *Screen) paint(c style, text string) string {
 	return string(c) + text + normal
 }
 
-// printable replaces control characters, with which a name or message could
-// rewrite what the terminal shows.
+// printable replaces what does not print: control characters, with which a name
+// or message could rewrite what the terminal shows, and format characters, with
+// which it could turn the order of what stands there or hide a part (Unicode's
+// classes Cc, Cf, Co, Cs, Zl, Zp and what is not assigned).
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' && r != '\n' && r != '\t' || r == 0x7f || r >= 0x80 && r < 0xa0 {
+		if hides(r) && r != '\n' && r != '\t' {
 			return utf8.RuneError
 		}
 		return r
 	}, s)
+}
+
+func hides(r rune) bool { return !unicode.IsGraphic(r) }
+
+// Printable is text that cannot change what the terminal shows around it.
+func Printable(s string) string { return printable(s) }
+
+// PrintableDiagnostics are d with nothing in them that does not print.
+func PrintableDiagnostics(d config.Diagnostics) config.Diagnostics {
+	out := slices.Clone(d)
+	for i := range out {
+		x := &out[i]
+		for _, text := range []*string{&x.Summary, &x.Detail, &x.Address, &x.Context, &x.Snippet} {
+			*text = printable(*text)
+		}
+		if x.Range != nil {
+			at := *x.Range
+			at.File = printable(at.File)
+			x.Range = &at
+		}
+	}
+	return out
 }
 
 // oneLine is printable text without line breaks.

@@ -14,9 +14,15 @@ type column struct {
 
 const gap = "  "
 
-// table aligns rows under their titles. On a screen too narrow the first
-// column may shrink to a third of it, and columns that still do not fit go.
+// table aligns rows under their titles, each cell made printable. On a screen too
+// narrow the first column may shrink to a third of it, and columns that still do
+// not fit go.
 func (s *Screen) table(indent int, cols []column, rows [][]string) {
+	for _, row := range rows {
+		for i := range row {
+			row[i] = oneLine(row[i])
+		}
+	}
 	shown := make([]bool, len(cols))
 	widths := make([]int, len(cols))
 	for i, c := range cols {

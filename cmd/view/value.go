@@ -110,7 +110,7 @@ func key(k string) string {
 	return quote(k)
 }
 
-// quote writes a string as an HCL literal, control characters escaped.
+// quote writes a string as an HCL literal, what does not print escaped.
 func quote(s string) string {
 	var out strings.Builder
 	out.WriteByte('"')
@@ -128,7 +128,9 @@ func quote(s string) string {
 		case (r == '$' || r == '%') && strings.HasPrefix(s[i+1:], "{"):
 			out.WriteRune(r)
 			out.WriteRune(r)
-		case r < ' ' || r >= 0x7f && r < 0xa0:
+		case hides(r) && r > 0xffff:
+			fmt.Fprintf(&out, `\U%08x`, r)
+		case hides(r):
 			fmt.Fprintf(&out, `\u%04x`, r)
 		default:
 			out.WriteRune(r)
