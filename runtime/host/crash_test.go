@@ -137,7 +137,9 @@ func TestCreatedByOneStartedByAnother(t *testing.T) {
 func TestKilledInTheMiddle(t *testing.T) {
 	w := newWorld(t)
 	in := w.instance(1, "exec sleep 1000")
-	for _, phase := range []string{"layer", "user namespace", "sources", "root", "init", "netns", "record", "exec"} {
+	for _, phase := range []string{
+		"layer", "prepare", "sources" + besideInit, "root" + besideInit, "netns" + besideInit, "network" + besideInit, "init", "network", "record", "exec",
+	} {
 		for _, again := range []bool{false, true} {
 			err := roleCommand(t, "start", w.h.opts, in, phase).Run()
 			if err == nil || !strings.Contains(err.Error(), "killed") {

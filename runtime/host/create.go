@@ -10,11 +10,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/moby/sys/capability"
-	"github.com/opencontainers/runc/libcontainer"
 	"golang.org/x/sys/unix"
 
 	"pinfold/runtime"
@@ -67,17 +65,12 @@ func (h *Host) Create(ctx context.Context, in runtime.Instance) (p runtime.Proce
 		return p, err
 	}
 	// Making the user namespace takes longer than the layer: it goes on beside it.
-	type made struct {
-		ns  *os.File
-		err error
-	}
-	userns := make(chan made, 1)
-	go func() {
-		ns, err := newUserNamespace(h.pinit, in.IDs)
-		userns <- made{ns, err}
+	ids := beside(func() (*os.File, error) { return newUserNamespace(h.pinit, in.IDs) })
+	defer func() {
+		if ns, err := ids(); err == nil {
+			ns.Close() // harmless on nil
+		}
 	}()
-	ids := sync.OnceValue(func() made { return <-userns })
-	defer func() { ids().ns.Close() }() // harmless on nil
 	was, err := h.cgroupsOf(in.ID)
 	if err != nil {
 		return p, err
@@ -99,50 +92,21 @@ func (h *Host) Create(ctx context.Context, in runtime.Instance) (p runtime.Proce
 		}
 	}()
 	t := time.Now()
-	carried, err := h.makeLayer(in, known, rec, &u)
+	layer, err := h.makeLayer(in, known, rec, &u)
 	if err != nil {
 		return p, err
 	}
-	t = h.phase("layer", t)
-	if err := ids().err; err != nil {
-		return p, err
-	}
-	t = h.phase("user namespace", t)
-	src, err := h.openSources(in, ids().ns)
-	if err != nil {
-		return p, err
-	}
-	defer src.Close()
-	t = h.phase("sources", t)
+	h.phase("layer", t)
 	u.add(func() error { return h.takeDown(context.WithoutCancel(ctx), in.ID, runtime.Process{}) })
-	pid, err := h.launch(in, src, tree)
+	p, err = h.launch(ctx, in, ids, tree, layer.fresh)
 	if err != nil {
 		return p, err
 	}
 	t = time.Now()
-	p, err = h.identify(pid)
-	if err != nil {
-		return p, err
-	}
-	if err := h.saveProcess(in.ID, processRecord{Process: p, Mark: in.Mark, Creating: true}); err != nil {
-		return p, err
-	}
-	if err := h.bindNetns(in.ID, pid); err != nil {
-		return p, err
-	}
-	t = h.phase("netns", t)
-	if in.Net != nil {
-		if err := h.net.Attach(ctx, in.ID, h.netns(in.ID), *in.Net, in.Forwards); err != nil {
-			return p, err
-		}
-	} else if err := h.net.Loopback(h.netns(in.ID)); err != nil {
-		return p, err
-	}
-	t = h.phase("network", t)
 	if err := os.Rename(h.outcomePath(in.ID)+".next", h.outcomePath(in.ID)); err != nil {
 		return p, fmt.Errorf("cannot put the outcome file of instance %s in place: %w", in.ID, err)
 	}
-	if carried {
+	if layer.carried {
 		if err := h.saveRecord(in, ""); err != nil {
 			return p, err
 		}
@@ -201,10 +165,15 @@ func check(in runtime.Instance) error {
 	return nil
 }
 
+// layer is what makeLayer found or made.
+type layer struct {
+	fresh   bool // nothing has been written to it yet
+	carried bool // another instance still has a claim to it
+}
+
 // makeLayer makes the instance's directory with a writable layer: the one it
-// has, the one carried over, or a new one. carried tells that another instance
-// still has a claim to it.
-func (h *Host) makeLayer(in runtime.Instance, known bool, rec record, u *undo) (carried bool, err error) {
+// has, the one carried over, or a new one.
+func (h *Host) makeLayer(in runtime.Instance, known bool, rec record, u *undo) (l layer, err error) {
 	dir := h.instanceDir(in.ID)
 	upper := filepath.Join(dir, "upper")
 	_, err = os.Lstat(upper)
@@ -212,13 +181,13 @@ func (h *Host) makeLayer(in runtime.Instance, known bool, rec record, u *undo) (
 	switch {
 	case had && !known:
 		if err := checkOwner(upper, in.IDs); err != nil {
-			return false, fmt.Errorf("the writable layer of instance %s cannot be used: %w; replace the sandbox", in.ID, err)
+			return l, fmt.Errorf("the writable layer of instance %s cannot be used: %w; replace the sandbox", in.ID, err)
 		}
 	case had && rec.Instance.IDs != in.IDs:
-		return false, fmt.Errorf("the writable layer of instance %s belongs to ids from %d, not from %d; replace the sandbox", in.ID, rec.Instance.IDs.Base, in.IDs.Base)
+		return l, fmt.Errorf("the writable layer of instance %s belongs to ids from %d, not from %d; replace the sandbox", in.ID, rec.Instance.IDs.Base, in.IDs.Base)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return false, fmt.Errorf("cannot make the directory of instance %s: %w", in.ID, err)
+		return l, fmt.Errorf("cannot make the directory of instance %s: %w", in.ID, err)
 	}
 	if !had {
 		u.add(func() error { return h.forget(in.ID) })
@@ -234,7 +203,7 @@ func (h *Host) makeLayer(in runtime.Instance, known bool, rec record, u *undo) (
 	carrying := ""
 	if !had && in.CarryFrom != "" {
 		if carrying, err = h.carry(in, u); err != nil {
-			return false, err
+			return l, err
 		}
 	} else if had {
 		carrying = rec.Carrying
@@ -242,46 +211,46 @@ func (h *Host) makeLayer(in runtime.Instance, known bool, rec record, u *undo) (
 	// Not waiting for the disk, which would make every start slower by some
 	// milliseconds: what a power cut soon after leaves of it counts as damaged.
 	if err := h.putRecord(in, carrying); err != nil {
-		return false, err
+		return l, err
 	}
 	base := int(in.IDs.Base)
 	if err := os.Mkdir(upper, 0o755); err == nil {
 		// The layer's own root is what sandboxes see of the root's attributes.
 		if err := os.Chmod(upper, 0o755); err != nil {
-			return false, err
+			return l, err
 		}
 		if err := os.Lchown(upper, base, base); err != nil {
-			return false, err
+			return l, err
 		}
 	} else if !errors.Is(err, os.ErrExist) {
-		return false, fmt.Errorf("cannot make the writable layer of instance %s: %w", in.ID, err)
+		return l, fmt.Errorf("cannot make the writable layer of instance %s: %w", in.ID, err)
 	}
 	// What an earlier mount left in the work directory means nothing to a new one.
 	work := filepath.Join(dir, "work")
 	if had || carrying != "" {
 		if err := os.RemoveAll(work); err != nil {
-			return false, fmt.Errorf("cannot clear the work directory of instance %s: %w", in.ID, err)
+			return l, fmt.Errorf("cannot clear the work directory of instance %s: %w", in.ID, err)
 		}
 	}
 	if err := os.MkdirAll(work, 0o700); err != nil {
-		return false, fmt.Errorf("cannot make the work directory of instance %s: %w", in.ID, err)
+		return l, fmt.Errorf("cannot make the work directory of instance %s: %w", in.ID, err)
 	}
 	if err := os.Lchown(work, base, base); err != nil {
-		return false, err
+		return l, err
 	}
 	run := h.runDir(in.ID)
 	if err := os.MkdirAll(run, 0o700); err != nil {
-		return false, fmt.Errorf("cannot make the run directory of instance %s: %w", in.ID, err)
+		return l, fmt.Errorf("cannot make the run directory of instance %s: %w", in.ID, err)
 	}
 	u.add(func() error { return os.RemoveAll(run) })
 	status := filepath.Join(run, "status")
 	if err := os.Remove(status); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return false, err
+		return l, err
 	}
 	if err := unix.Mkfifo(status, 0o600); err != nil {
-		return false, &os.PathError{Op: "mkfifo", Path: status, Err: err}
+		return l, &os.PathError{Op: "mkfifo", Path: status, Err: err}
 	}
-	return carrying != "", nil
+	return layer{fresh: !had && carrying == "", carried: carrying != ""}, nil
 }
 
 // checkOwner stands in for a record that is lost: the layer's root belongs to the
@@ -360,97 +329,6 @@ func (h *Host) giveBack(id, from string) error {
 		}
 	}
 	return nil
-}
-
-// launch builds the root and starts libcontainer's init, which is PID 1 from
-// then on and waits to be told to run the command.
-func (h *Host) launch(in runtime.Instance, src *sources, tree *cgroupTree) (pid int, err error) {
-	filter, err := h.filter(in)
-	if err != nil {
-		return 0, err
-	}
-	log, err := os.OpenFile(filepath.Join(h.instanceDir(in.ID), "log"), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
-	if err != nil {
-		return 0, fmt.Errorf("cannot open the log of instance %s: %w", in.ID, err)
-	}
-	defer log.Close()
-	outcome, err := os.OpenFile(h.outcomePath(in.ID)+".next", os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return 0, fmt.Errorf("cannot make the outcome file of instance %s: %w", in.ID, err)
-	}
-	defer outcome.Close()
-	// Room for its few lines, so that they can be written on a full disk too. File
-	// systems that cannot promise it take their chance.
-	_ = unix.Fallocate(int(outcome.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, 4096)
-	limit, max, err := h.openPIDs(in, tree)
-	if err != nil {
-		return 0, err
-	}
-	defer limit.Close()
-	defer max.Close()
-	// Opened for both, so that opening does not wait and the line stays readable
-	// as long as PID 1 holds it.
-	fd, err := unix.Open(filepath.Join(h.runDir(in.ID), "status"), unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return 0, fmt.Errorf("cannot open the status pipe of instance %s: %w", in.ID, err)
-	}
-	status := os.NewFile(uintptr(fd), "status")
-	defer status.Close()
-
-	var process *libcontainer.Process
-	err = h.stage.run(func() error {
-		t := time.Now()
-		defer func() {
-			t := time.Now()
-			h.stage.clear(in.ID)
-			h.phase("clear", t)
-		}()
-		who, err := h.build(in, src)
-		if err != nil {
-			return err
-		}
-		t = h.phase("root", t)
-		null, err := os.OpenFile(filepath.Join(h.stage.devDir(), "null"), os.O_RDONLY, 0)
-		if err != nil {
-			return err
-		}
-		defer null.Close()
-		process = &libcontainer.Process{
-			Init: true, UID: who.uid, GID: who.gid, AdditionalGroups: who.groups, Cwd: workingDir(in),
-			Env: environment(in.Env, nil, who), Stdin: null, Stdout: log, Stderr: log,
-			ExtraFiles: []*os.File{h.pinit, outcome, status, limit}, LogLevel: "2",
-		}
-		process.Args = append([]string{"/proc/self/fd/3", "init", "4", pass(process, filter), "5", "6", pass(process, max)}, in.Command...)
-		c, err := libcontainer.Create(h.containers(), in.ID, h.containerConfig(in, tree))
-		if err != nil {
-			return fmt.Errorf("cannot prepare instance %s: %w", in.ID, err)
-		}
-		t = h.phase("prepare", t)
-		if err := startIn(c, process, h.enterBound); err != nil {
-			return fmt.Errorf("cannot start PID 1 of instance %s: %w", in.ID, err)
-		}
-		h.phase("init", t)
-		return nil
-	})
-	if err != nil {
-		return 0, err
-	}
-	pid, err = process.Pid()
-	if err != nil {
-		return 0, err
-	}
-	h.reap(pid, process)
-	return pid, nil
-}
-
-// pass adds a file to those a process gets and returns its descriptor there, "-"
-// for no file.
-func pass(process *libcontainer.Process, f *os.File) string {
-	if f == nil {
-		return "-"
-	}
-	process.ExtraFiles = append(process.ExtraFiles, f)
-	return strconv.Itoa(2 + len(process.ExtraFiles))
 }
 
 func (h *Host) identify(pid int) (runtime.Process, error) {

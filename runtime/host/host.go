@@ -59,7 +59,7 @@ type Options struct {
 	CgroupParent string // default "pinfold"; "-" and ShortID are added. Another one than before holds for what is created from now on
 
 	// Trace, when set, is told how long each phase of Create and Start took.
-	// It is called from the goroutine that does the work.
+	// It is called from the goroutines that do the work.
 	Trace func(phase string, d time.Duration)
 }
 

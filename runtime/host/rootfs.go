@@ -172,16 +172,10 @@ func (h *Host) openFiles(in runtime.Instance, ids *os.File) (out []placed, err e
 	return out, nil
 }
 
-// build puts the root together in the stage. It returns who the command runs
-// as. What it mounts is detached by stage.clear.
+// build puts the root together in the stage, after stage.prepare. It returns who
+// the command runs as. What it mounts is detached by stage.clear.
 func (h *Host) build(in runtime.Instance, src *sources) (identity, error) {
 	s, base := h.stage, int(in.IDs.Base)
-	if err := s.clear(in.ID); err != nil {
-		return identity{}, err
-	}
-	if err := s.prepare(in.ID); err != nil {
-		return identity{}, err
-	}
 	dir := s.dir(in.ID)
 	put := func(m *os.File, name string) (string, error) {
 		path := filepath.Join(dir, name)
@@ -215,9 +209,6 @@ func (h *Host) build(in runtime.Instance, src *sources) (identity, error) {
 		lower += path
 	}
 	rootfs := s.rootfs(in.ID)
-	if err := os.Mkdir(rootfs, 0o755); err != nil {
-		return identity{}, err
-	}
 	// index=off: a layer may be mounted again while the kernel is still busy
 	// dropping its last mount.
 	options := "index=off,lowerdir=" + lower + ",upperdir=" + instance + "/upper,workdir=" + instance + "/work"

@@ -152,9 +152,13 @@ func (s *stage) devDir() string          { return filepath.Join(s.base, "dev") }
 func (s *stage) clear(id string) error {
 	dir := s.dir(id)
 	for {
-		err := unix.Unmount(dir, unix.MNT_DETACH)
+		// Private first: nothing may be taken from an init that has got it.
+		err := unix.Mount("", dir, "", unix.MS_PRIVATE|unix.MS_REC, "")
 		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
 			break
+		}
+		if err == nil {
+			err = unix.Unmount(dir, unix.MNT_DETACH)
 		}
 		if err != nil {
 			return fmt.Errorf("cannot detach %s: %w", dir, err)
@@ -170,7 +174,9 @@ func (s *stage) clear(id string) error {
 }
 
 // prepare mounts a small tmpfs of its own at the instance's directory, so that
-// clear gets rid of everything below it with one call.
+// clear gets rid of everything below it with one call. It is shared: what is
+// mounted below it from now on also appears, locked, to an init that has copied
+// the stage (mount_namespaces(7)).
 func (s *stage) prepare(id string) error {
 	dir := s.dir(id)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -179,7 +185,10 @@ func (s *stage) prepare(id string) error {
 	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755,size=64k"); err != nil {
 		return fmt.Errorf("cannot mount a tmpfs at %s: %w", dir, err)
 	}
-	return nil
+	if err := unix.Mount("", dir, "", unix.MS_SHARED, ""); err != nil {
+		return fmt.Errorf("cannot share the mounts at %s: %w", dir, err)
+	}
+	return os.Mkdir(s.rootfs(id), 0o755)
 }
 
 // devNodes is the whole of a sandbox's /dev besides links and mount points.

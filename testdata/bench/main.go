@@ -24,7 +24,7 @@ func main() {
 	rounds := flag.Int("n", 100, "sandboxes on the real host")
 	only := flag.String("only", "", "comma-separated parts: plan, create, apply, agent")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGPIPE)
 	defer stop()
 	if err := run(ctx, *pinfold, *rounds, *only); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)

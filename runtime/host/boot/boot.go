@@ -20,12 +20,39 @@ import (
 	_ "github.com/opencontainers/runc/libcontainer/nsenter"
 
 	"github.com/opencontainers/runc/libcontainer"
+	"golang.org/x/sys/unix"
 )
+
+// HoldFD is the descriptor, in a sandbox's init, of the line on which it says that
+// it is up and is told that its root is there.
+const HoldFD = 3
+
+// hold waits for the root. When the line ends, whoever wanted this init is gone.
+func hold() {
+	unix.CloseOnExec(HoldFD)
+	var word [1]byte
+	if _, err := unix.Write(HoldFD, word[:]); err != nil {
+		os.Exit(1)
+	}
+	for {
+		n, err := unix.Read(HoldFD, word[:])
+		if err == unix.EINTR {
+			continue
+		}
+		if n != 1 {
+			os.Exit(1)
+		}
+		return
+	}
+}
 
 func init() {
 	// libcontainer passes its own descriptors by these variables; a user who
 	// types "pinfold init" has none of them.
 	if len(os.Args) == 2 && os.Args[1] == "init" && os.Getenv("_LIBCONTAINER_INITPIPE") != "" {
+		if os.Getenv("_LIBCONTAINER_INITTYPE") == "standard" { // not one that joins a sandbox
+			hold()
+		}
 		libcontainer.Init()
 	}
 	// Work in other mount namespaces is done on threads that end with it. The

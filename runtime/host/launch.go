@@ -1,0 +1,328 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/opencontainers/runc/libcontainer"
+	"golang.org/x/sys/unix"
+
+	"pinfold/runtime"
+	"pinfold/runtime/host/boot"
+)
+
+// beside runs f at once on a goroutine of its own; the returned function waits
+// for what it returns and may be called again.
+func beside[T any](f func() (T, error)) func() (T, error) {
+	var v T
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		v, err = f()
+	}()
+	return func() (T, error) {
+		<-done
+		return v, err
+	}
+}
+
+// launch starts libcontainer's init, which is PID 1 from then on and waits to be
+// told to run the command. Until init is up (cloned, in its namespaces, its
+// runtime loaded) the root is put together beside it; while init then moves into
+// the root, its network is furnished:
+//
+//	init     ├─ clone, namespaces, load ─┤ready  hold├─ mounts, pivot, capabilities ─┤
+//	root     ├─ sources, overlay, mounts ─────────┤go
+//	network                              ├─ record, netns, veth, rules ─────┤
+//
+// init's mount namespace is a slave of the stage (see stage.prepare): what is
+// mounted for the instance there arrives in it.
+func (h *Host) launch(ctx context.Context, in runtime.Instance, ids func() (*os.File, error), tree *cgroupTree, fresh bool) (p runtime.Process, err error) {
+	filter, err := h.filter(in)
+	if err != nil {
+		return p, err
+	}
+	who, known, err := h.imageUser(in, fresh)
+	if err != nil {
+		return p, err
+	}
+	files, err := h.openPinitFiles(in, tree)
+	if err != nil {
+		return p, err
+	}
+	defer files.Close()
+	hold, err := newHold()
+	if err != nil {
+		return p, err
+	}
+	defer hold.Close()
+
+	var process *libcontainer.Process
+	var connected func() (runtime.Process, error)
+	err = h.stage.run(func() error {
+		t := time.Now()
+		if err := h.stage.clear(in.ID); err != nil {
+			return err
+		}
+		if err := h.stage.prepare(in.ID); err != nil {
+			return err
+		}
+		rooted := beside(func() (identity, error) {
+			who, err := h.furnish(in, ids)
+			if err != nil {
+				hold.Close() // init ends
+				return who, err
+			}
+			return who, hold.release()
+		})
+		defer func() {
+			rooted()
+			t := time.Now()
+			h.stage.clear(in.ID)
+			h.phase("clear", t)
+		}()
+		if !known {
+			if who, err = rooted(); err != nil {
+				return err
+			}
+		}
+		null, err := os.OpenFile(filepath.Join(h.stage.devDir(), "null"), os.O_RDONLY, 0)
+		if err != nil {
+			return err
+		}
+		defer null.Close()
+		process = &libcontainer.Process{
+			Init: true, UID: who.uid, GID: who.gid, AdditionalGroups: who.groups, Cwd: workingDir(in),
+			Env: environment(in.Env, nil, who), Stdin: null, Stdout: files.log, Stderr: files.log, LogLevel: "2",
+		}
+		if pass(process, hold.theirs) != strconv.Itoa(boot.HoldFD) {
+			return errors.New("init's hold is not its first descriptor")
+		}
+		process.Args = append([]string{
+			"/proc/self/fd/" + pass(process, h.pinit), "init", pass(process, files.outcome), pass(process, filter),
+			pass(process, files.status), pass(process, files.limit), pass(process, files.max),
+		}, in.Command...)
+		c, err := libcontainer.Create(h.containers(), in.ID, h.containerConfig(in, tree))
+		if err != nil {
+			hold.Close()
+			return fmt.Errorf("cannot prepare instance %s: %w", in.ID, err)
+		}
+		t = h.phase("prepare", t)
+		connected = beside(func() (runtime.Process, error) { return h.connect(ctx, in, hold) })
+		if err := startIn(c, process, h.enterBound); err != nil {
+			hold.Close()
+			if _, rerr := rooted(); rerr != nil {
+				return rerr // init has ended for want of a root
+			}
+			return fmt.Errorf("cannot start PID 1 of instance %s: %w", in.ID, err)
+		}
+		h.phase("init", t)
+		return nil
+	})
+	if connected == nil {
+		return p, err
+	}
+	t := time.Now()
+	p, cerr := connected() // ends when hold is closed, if not before
+	if err != nil {
+		return p, err
+	}
+	pid, err := process.Pid()
+	if err != nil {
+		return p, err
+	}
+	h.reap(pid, process)
+	if cerr != nil {
+		return p, cerr
+	}
+	h.phase("network", t)
+	return p, nil
+}
+
+// imageUser looks up in the image who the command runs as. known is false where
+// the finished root may say otherwise: the writable layer has been written to,
+// there are several layers, or the host's own files are hidden.
+func (h *Host) imageUser(in runtime.Instance, fresh bool) (who identity, known bool, err error) {
+	layers, err := h.lower(in.Image)
+	if err != nil || !fresh || len(layers.dirs) != 1 {
+		return who, false, err
+	}
+	for _, path := range []string{"/etc", "/etc/passwd", "/etc/group"} {
+		if _, hidden := layers.cover[path]; hidden {
+			return who, false, nil
+		}
+	}
+	root, err := openRoot(layers.dirs[0], 0, 0)
+	if err != nil {
+		return who, false, nil // opening the sources says what is wrong with the image
+	}
+	defer root.Close()
+	who, err = resolveUser(root, in.User, in.IDs)
+	return who, true, err
+}
+
+// furnish puts the root together in the stage and returns who the command runs as.
+func (h *Host) furnish(in runtime.Instance, ids func() (*os.File, error)) (who identity, err error) {
+	t := time.Now()
+	ns, err := ids()
+	if err != nil {
+		return who, err
+	}
+	src, err := h.openSources(in, ns)
+	if err != nil {
+		return who, err
+	}
+	defer src.Close()
+	t = h.phase("sources"+besideInit, t)
+	err = h.stage.run(func() error {
+		who, err = h.build(in, src)
+		return err
+	})
+	h.phase("root"+besideInit, t)
+	return who, err
+}
+
+// besideInit marks phases that cost no time of their own.
+const besideInit = ", beside init"
+
+// connect waits until init is up, records it, and furnishes its network.
+func (h *Host) connect(ctx context.Context, in runtime.Instance, hold *hold) (p runtime.Process, err error) {
+	pid, err := hold.ready()
+	if err != nil {
+		return p, fmt.Errorf("PID 1 of instance %s did not come up: %w", in.ID, err)
+	}
+	t := time.Now()
+	p, err = h.identify(pid)
+	if err != nil {
+		return p, err
+	}
+	if err := h.saveProcess(in.ID, processRecord{Process: p, Mark: in.Mark, Creating: true}); err != nil {
+		return p, err
+	}
+	if err := h.bindNetns(in.ID, pid); err != nil {
+		return p, err
+	}
+	t = h.phase("netns"+besideInit, t)
+	if in.Net != nil {
+		err = h.net.Attach(ctx, in.ID, h.netns(in.ID), *in.Net, in.Forwards)
+	} else {
+		err = h.net.Loopback(h.netns(in.ID))
+	}
+	h.phase("network"+besideInit, t)
+	return p, err
+}
+
+// hold is the line on which init says that it is up and waits for its root. Its
+// end, however it comes about, ends an init that waits.
+type hold struct {
+	ours   *net.UnixConn
+	theirs *os.File
+}
+
+func newHold() (*hold, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socketpair", err)
+	}
+	f, theirs := os.NewFile(uintptr(fds[0]), "hold"), os.NewFile(uintptr(fds[1]), "hold")
+	defer f.Close() // FileConn has made a copy
+	err = os.NewSyscallError("setsockopt", errors.Join(
+		unix.SetsockoptInt(fds[0], unix.SOL_SOCKET, unix.SO_PASSCRED, 1), unix.SetNonblock(fds[1], false)))
+	var c net.Conn
+	if err == nil {
+		c, err = net.FileConn(f)
+	}
+	if err != nil {
+		theirs.Close()
+		return nil, err
+	}
+	return &hold{c.(*net.UnixConn), theirs}, nil
+}
+
+func (h *hold) Close() {
+	h.ours.Close()
+	h.theirs.Close()
+}
+
+// ready waits for init and returns its PID as this process sees it, by what the
+// kernel says of the sender (SCM_CREDENTIALS, unix(7)).
+func (h *hold) ready() (int, error) {
+	oob := make([]byte, unix.CmsgSpace(unix.SizeofUcred))
+	_, n, _, _, err := h.ours.ReadMsgUnix(make([]byte, 1), oob)
+	if err != nil {
+		return 0, err
+	}
+	messages, err := unix.ParseSocketControlMessage(oob[:n])
+	if err != nil || len(messages) != 1 {
+		return 0, errors.New("its line ended")
+	}
+	who, err := unix.ParseUnixCredentials(&messages[0])
+	if err != nil {
+		return 0, err
+	}
+	return int(who.Pid), nil
+}
+
+func (h *hold) release() error {
+	_, err := h.ours.Write([]byte{1})
+	if errors.Is(err, unix.EPIPE) {
+		return nil // init has ended; Start says why
+	}
+	return err
+}
+
+// pinitFiles are what PID 1 is given besides its program and filter.
+type pinitFiles struct{ log, outcome, status, limit, max *os.File }
+
+func (f *pinitFiles) Close() {
+	for _, f := range []*os.File{f.log, f.outcome, f.status, f.limit, f.max} {
+		f.Close() // harmless on nil
+	}
+}
+
+func (h *Host) openPinitFiles(in runtime.Instance, tree *cgroupTree) (f *pinitFiles, err error) {
+	f = &pinitFiles{}
+	defer func() {
+		if err != nil {
+			f.Close()
+		}
+	}()
+	if f.log, err = os.OpenFile(filepath.Join(h.instanceDir(in.ID), "log"), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600); err != nil {
+		return f, fmt.Errorf("cannot open the log of instance %s: %w", in.ID, err)
+	}
+	f.outcome, err = os.OpenFile(h.outcomePath(in.ID)+".next", os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return f, fmt.Errorf("cannot make the outcome file of instance %s: %w", in.ID, err)
+	}
+	// Room for its few lines, so that they can be written on a full disk too. File
+	// systems that cannot promise it take their chance.
+	_ = unix.Fallocate(int(f.outcome.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, 4096)
+	if f.limit, f.max, err = h.openPIDs(in, tree); err != nil {
+		return f, err
+	}
+	// Opened for both, so that opening does not wait and the line stays readable
+	// as long as PID 1 holds it.
+	fd, err := unix.Open(filepath.Join(h.runDir(in.ID), "status"), unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return f, fmt.Errorf("cannot open the status pipe of instance %s: %w", in.ID, err)
+	}
+	f.status = os.NewFile(uintptr(fd), "status")
+	return f, nil
+}
+
+// pass adds a file to those a process gets and returns its descriptor there, "-"
+// for no file.
+func pass(process *libcontainer.Process, f *os.File) string {
+	if f == nil {
+		return "-"
+	}
+	process.ExtraFiles = append(process.ExtraFiles, f)
+	return strconv.Itoa(2 + len(process.ExtraFiles))
+}
