@@ -14,7 +14,11 @@ import (
 type lockWait struct {
 	path, dir         string
 	started, deadline time.Time
+	waiting           func(Holder) // told after waitingAfter, once; nil: nobody is
 }
+
+// waitingAfter is how long a wait for the lock is before it is worth a word.
+const waitingAfter = 300 * time.Millisecond
 
 // acquire takes the flock how (LOCK_EX or LOCK_SH) on f. The kernel cannot wait
 // for a flock with a bound, so it is tried, first often and then every 50 ms.
@@ -31,6 +35,14 @@ func (l lockWait) acquire(ctx context.Context, f *os.File, how int) error {
 		left := time.Until(l.deadline)
 		if left <= 0 {
 			return l.locked()
+		}
+		if l.waiting != nil && time.Since(l.started) >= waitingAfter {
+			h, gone := whoHolds(l.dir)
+			if gone {
+				h = Holder{}
+			}
+			l.waiting(h)
+			l.waiting = nil
 		}
 		timer := time.NewTimer(min(pause, left))
 		select {
@@ -50,6 +62,7 @@ func (l lockWait) acquireDir(ctx context.Context, d *os.File) error {
 	if least := time.Now().Add(time.Second); l.deadline.Before(least) {
 		l.deadline = least
 	}
+	l.waiting = nil
 	return l.acquire(ctx, d, unix.LOCK_EX)
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -34,6 +35,10 @@ func Open(ctx context.Context, o Options) (Store, error) {
 		return nil, err
 	}
 	lock := lockWait{path: path, dir: dir, deadline: time.Now().Add(o.Wait), started: time.Now()}
+	if o.Waiting != nil {
+		var once sync.Once
+		lock.waiting = func(h Holder) { once.Do(func() { o.Waiting(h) }) }
+	}
 	f, err := openLocked(ctx, lock, o.ReadOnly)
 	if err != nil {
 		return nil, err
@@ -121,6 +126,10 @@ func openBolt(f *os.File, path string, o Options) (*store, error) {
 		return nil, err
 	}
 	s := &store{path: path, file: f, db: db, readOnly: o.ReadOnly}
+	if s.info, err = f.Stat(); err != nil {
+		s.closeBolt()
+		return nil, fmt.Errorf("cannot look at state %s: %w", path, bare(err))
+	}
 	if err := s.identify(); err != nil {
 		s.closeBolt()
 		return nil, err

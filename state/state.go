@@ -118,6 +118,9 @@ type Options struct {
 	Verb string // what the caller is doing, told to whoever waits for the file
 	// Wait is how long to wait for another process that has the file open.
 	Wait time.Duration
+	// Waiting, when set, is told once who has the file, if that takes longer than a
+	// moment. A zero PID: it could not be told.
+	Waiting func(Holder)
 	// ReadOnly opens an existing file for looking only and shares it with
 	// other readers; ErrNoState when there is none.
 	ReadOnly bool
@@ -142,6 +145,9 @@ var (
 	// ErrReadOnly: Update on a store opened with Options.ReadOnly.
 	ErrReadOnly = errors.New("state is open for reading only")
 	ErrClosed   = errors.New("state is closed")
+	// ErrGone: the path means another file, or none, since this one was opened for
+	// writing. What would be recorded in it nobody would ever see.
+	ErrGone = errors.New("the state file was removed or replaced")
 	// ErrOutcome: the disk failed during a commit, so it is not known whether the
 	// change will be there when the file is opened again. The store answers with
 	// it until it is closed.

@@ -15,6 +15,7 @@ import (
 type store struct {
 	path     string
 	file     *os.File // bbolt's own descriptor, which has the lock
+	info     os.FileInfo
 	db       *bolt.DB
 	readOnly bool
 	lineage  string
@@ -49,7 +50,22 @@ func (s *store) usable() error {
 	if err := s.broken.Load(); err != nil {
 		return *err
 	}
-	return nil
+	return s.inPlace()
+}
+
+// inPlace tells whether the path still means the file that is open for writing. A
+// reader's answers are true of the moment it opened the file at.
+func (s *store) inPlace() error {
+	if s.readOnly {
+		return nil
+	}
+	now, err := os.Lstat(s.path)
+	if err == nil && os.SameFile(now, s.info) {
+		return nil
+	}
+	pid := os.Getpid()
+	return fmt.Errorf("%w: %s is not the file that pid %d has open, and nothing is recorded any more; stop that process, put the file back, and start again (until it ends, /proc/%d/fd/%d is what was there)",
+		ErrGone, s.path, pid, pid, s.file.Fd())
 }
 
 func (s *store) Close() error {
@@ -105,11 +121,19 @@ func (s *store) transact(fn func(*bolt.Tx) error) (err error) {
 	var mine error
 	err = s.db.Update(func(b *bolt.Tx) error {
 		id = b.ID()
-		mine = fn(b)
+		if mine = fn(b); mine == nil {
+			mine = s.inPlace()
+		}
 		return mine
 	})
-	if err == nil || mine != nil {
+	switch {
+	case mine != nil:
 		return err
+	case err == nil:
+		if gone := s.inPlace(); gone != nil {
+			return s.breakDown(gone)
+		}
+		return nil
 	}
 	// The commit failed. If the new meta page can be seen in the file although
 	// the disk refused it, memory shows a change that may vanish.
