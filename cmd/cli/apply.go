@@ -5,9 +5,13 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/urfave/cli/v3"
 
@@ -116,7 +120,7 @@ func (r *run) apply(ctx context.Context, cmd *cli.Command, a *applying, saved *r
 	if saved == nil {
 		var err error
 		if request.PlanRequest, warned, err = a.request(); err != nil {
-			return err
+			return r.noFiles(ctx, &a.planning, err)
 		}
 	} else {
 		request.PlanRequest = reconcile.PlanRequest{Source: saved.Source, Options: saved.Options, LockWait: a.lockWait}
@@ -145,6 +149,46 @@ func (r *run) apply(ctx context.Context, cmd *cli.Command, a *applying, saved *r
 		return err
 	}
 	return r.applied(result, warned, a.destroy, err)
+}
+
+// noFiles adds to the error of a destroy in a directory without files what there
+// is to destroy and from where. Other errors stay as they are.
+func (r *run) noFiles(ctx context.Context, p *planning, err error) error {
+	dir, broken := os.Getwd()
+	if broken == nil {
+		dir, broken = filepath.EvalSymlinks(dir)
+	}
+	files, _ := filepath.Glob("*.hcl") // the pattern is well-formed
+	if !p.options.Destroy || len(files) > 0 || broken != nil {
+		return err
+	}
+	service, closed := r.open(ctx, need{verb: "destroy", does: "change sandboxes", lockWait: p.lockWait})
+	if closed != nil {
+		return err
+	}
+	defer service.Close()
+	summary := "there are no *.hcl files in " + dir + " that say what to destroy"
+	// The engine refuses a directory that the state does not serve, and names the one
+	// that it does.
+	result, failed := service.Plan(ctx, reconcile.PlanRequest{
+		Source: &config.Source{Dir: dir}, Options: plan.Options{Destroy: true, NoRefresh: true}, LockWait: p.lockWait,
+	})
+	const anyWill = "destroy ends all that is recorded, whatever the files say"
+	switch {
+	case isKind(failed, reconcile.Invalid):
+		return failure(summary, "%s.\n\nIf that directory is gone: %s, so 'pinfold init' in an empty one, then 'pinfold destroy -take-over' there.", sentence(failed.Error()), anyWill)
+	case failed != nil:
+		return err
+	case result.Plan == nil || result.Plan.Empty():
+		return failure(summary, "The state in %s records nothing, so there is nothing to destroy.", r.global.stateDir)
+	}
+	return failure(summary, "The state in %s serves this directory, whose files are gone. Put them back, or run 'pinfold init' here and then 'pinfold destroy': %s.", r.global.stateDir, anyWill)
+}
+
+// sentence begins an error's text as a sentence does.
+func sentence(text string) string {
+	first, size := utf8.DecodeRuneInString(text)
+	return string(unicode.ToUpper(first)) + text[size:]
 }
 
 // applied shows what became of it. failed is the error beside a result that

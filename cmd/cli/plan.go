@@ -100,7 +100,7 @@ func (r *run) planCommand() *cli.Command {
 func (r *run) plan(ctx context.Context, p *planning, out string, detailed bool) error {
 	request, warned, err := p.request()
 	if err != nil {
-		return err
+		return r.noFiles(ctx, p, err)
 	}
 	// A plan to be applied later needs a state it can be tied to.
 	service, err := r.open(ctx, need{verb: "plan", does: "look at the host and at the records", changes: out != "", lockWait: p.lockWait})
