@@ -90,6 +90,10 @@ type Host interface {
 	// depend on how many others there are. False: nothing of it is on the host.
 	// Missing may leave out what only a dump of all rules or links could tell.
 	Inspect(ctx context.Context, id string) (InstanceState, bool, error)
+	// Recall tells which PID 1 the caller has on record for an instance. It stands
+	// in for the host's own note where that is lost or cannot be read, for as long
+	// as this Host is open; nothing is stored.
+	Recall(id string, p Process, m Mark)
 	// WaitExit returns when the given process of the instance is gone (at once
 	// if it already is), or with ctx's error.
 	WaitExit(ctx context.Context, id string, p Process) error
@@ -264,7 +268,7 @@ type InstanceState struct {
 	Dying    bool     // processes remain after PID 1's end
 	Outcome  *Outcome // of the last incarnation, if it left one
 	OOMKills uint64   // the cgroup's oom_kill counter
-	Missing  []string // what a live instance lacks: "cgroup", "rootfs", "netns", "link", "address", "rules", "limits"
+	Missing  []string // what a live instance lacks: "cgroup", "rootfs", "netns", "run dir", "link", "address", "rules", "limits"
 }
 
 // NetworkState is what is true of one network now.

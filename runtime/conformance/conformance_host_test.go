@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	goruntime "runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -65,7 +66,7 @@ func TestHost(t *testing.T) {
 				},
 				Occupy:           occupy,
 				Break:            one.breakInstance,
-				Breakable:        []string{"netns", "link", "rules", "limits"},
+				Breakable:        []string{"netns", "run dir", "link", "address", "rules", "limits"},
 				BreakNetwork:     one.breakNetwork,
 				NetworkBreakable: []string{"bridge", "address", "rules"},
 			},
@@ -141,8 +142,19 @@ func (m machine) breakInstance(t *testing.T, in runtime.Instance, s runtime.Inst
 	switch part {
 	case "netns":
 		must(t, unix.Unmount(filepath.Join(m.runDir, "netns", in.ID), unix.MNT_DETACH))
+	case "run dir":
+		m.wipeRunDir(t)
 	case "link":
 		must(t, netlink.LinkDel(m.link(t, "instance "+in.ID)))
+	case "address":
+		m.inNetns(t, s.Process.PID, func() error {
+			link, err := netlink.LinkByName("eth0")
+			if err != nil {
+				return err
+			}
+			return netlink.AddrDel(link, &netlink.Addr{IPNet: &net.IPNet{
+				IP: in.Net.Address.Addr().AsSlice(), Mask: net.CIDRMask(in.Net.Address.Bits(), 32)}})
+		})
 	case "rules":
 		m.flush(t, nftables.TableFamilyBridge, "senders")
 	case "limits":
@@ -154,6 +166,40 @@ func (m machine) breakInstance(t *testing.T, in runtime.Instance, s runtime.Inst
 	default:
 		t.Fatalf("no way to break %q", part)
 	}
+}
+
+// wipeRunDir is "rm -rf RUN/*": what something is mounted on stays, as it does for rm.
+func (m machine) wipeRunDir(t *testing.T) {
+	must(t, filepath.WalkDir(m.runDir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		if err := os.Remove(path); err != nil && !errors.Is(err, unix.EBUSY) {
+			return err
+		}
+		return nil
+	}))
+	for _, dir := range []string{"instances", "containers"} {
+		must(t, os.RemoveAll(filepath.Join(m.runDir, dir)))
+	}
+}
+
+// inNetns runs f in the network namespace of a process, on a thread that ends with it.
+func (m machine) inNetns(t *testing.T, pid int, f func() error) {
+	done := make(chan error)
+	go func() {
+		goruntime.LockOSThread()
+		ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
+		if err == nil {
+			err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET)
+			ns.Close()
+		}
+		if err == nil {
+			err = f()
+		}
+		done <- err
+	}()
+	must(t, <-done)
 }
 
 // writeLimit tells whether there was such a file. On cgroup v1 the limit with

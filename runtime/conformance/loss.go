@@ -102,6 +102,68 @@ var loss = []test{
 			}
 		}
 	}},
+	{"what the caller recalls stands in for a cleared run dir", func(w *world) {
+		n := w.network()
+		in := w.instance(w.Commands.OnSignal(15, "/got", "TERM"))
+		attach(&in, n, 0)
+		p := w.ready(in)
+		w.Controls.Break(w.T, in, w.state(in.ID), "run dir")
+
+		w.h = w.open()
+		if s := w.state(in.ID); s.Alive || !s.Dying {
+			w.Errorf("nobody can tell which process it has: %+v", s)
+		}
+		other := p
+		other.StartTime++
+		w.h.Recall(in.ID, other, in.Mark)
+		if s := w.state(in.ID); s.Alive {
+			w.Errorf("another process of that number counts as its own: %+v", s)
+		}
+		w.h.Recall(in.ID, p, in.Mark)
+		if s := w.state(in.ID); !s.Alive || !s.Started || s.Process != p || s.Mark != in.Mark || !slices.Contains(s.Missing, "run dir") {
+			w.Errorf("recalled: %+v", s)
+		}
+		w.must(w.h.Repair(w.ctx, in))
+
+		w.h = w.open()
+		if s := w.state(in.ID); !s.Alive || s.Process != p || len(s.Missing) > 0 {
+			w.Errorf("repaired: %+v", s)
+		}
+		w.writes(in.ID, "/exec", "works")
+		w.must(w.h.Pause(w.ctx, in.ID))
+		w.must(w.h.Resume(w.ctx, in.ID))
+		if out := w.stop(in.ID); out == nil || out.ExitCode != 0 {
+			w.Errorf("stopped by its signal: %+v", out)
+		}
+	}},
+	{"a cleared run dir does not keep an instance from being taken down", func(w *world) {
+		for _, recall := range []bool{true, false} {
+			in := w.instance(w.Commands.Forever)
+			p := w.up(in)
+			w.Controls.Break(w.T, in, w.state(in.ID), "run dir")
+			w.h = w.open()
+			if recall {
+				w.h.Recall(in.ID, p, in.Mark)
+			}
+			w.must(w.h.Remove(w.ctx, in.ID))
+			w.must(w.h.WaitExit(w.ctx, in.ID, p))
+		}
+	}},
+	{"one that waits for its start is made again after its run dir was cleared", func(w *world) {
+		in := w.instance(w.Commands.Forever)
+		p := w.create(in)
+		w.Controls.Break(w.T, in, w.state(in.ID), "run dir")
+		w.h = w.open()
+		w.h.Recall(in.ID, p, in.Mark)
+		if s := w.state(in.ID); !s.Alive || s.Started {
+			w.Errorf("recalled: %+v", s)
+		}
+		w.fails("Start", w.h.Start(w.ctx, in.ID), nil)
+		w.stop(in.ID)
+		if again := w.up(in); again == p {
+			w.Error("the new process is the old one")
+		}
+	}},
 	{"a broken network is mended under its members", func(w *world) {
 		n := w.network()
 		in := w.instance(w.Commands.Forever)

@@ -85,6 +85,7 @@ type Host struct {
 	filters    map[string]*os.File    // by sorted capabilities
 	gates      map[string]*sync.Mutex // by instance: keeps Exec and Pause apart
 	records    map[string]cachedRecord
+	recalled   map[string]processRecord // by instance: who PID 1 is, should process.json be lost
 	images     map[runtime.ImageSource]*lowerLayers
 }
 
@@ -111,18 +112,11 @@ func Open(o Options) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, dir := range []string{o.StateDir, o.RunDir} {
-		if err := claim(dir, o.Lineage); err != nil {
-			return nil, err
-		}
+	if err := makeDir(o.StateDir, o.Lineage, "instances", "volumes"); err != nil {
+		return nil, err
 	}
-	for _, dir := range []string{
-		filepath.Join(o.StateDir, "instances"), filepath.Join(o.StateDir, "volumes"),
-		filepath.Join(o.RunDir, "instances"), filepath.Join(o.RunDir, "containers"), filepath.Join(o.RunDir, "netns"),
-	} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, fmt.Errorf("cannot make %s: %w", dir, err)
-		}
+	if err := makeRunDir(o); err != nil {
+		return nil, err
 	}
 	net, err := network.Open(o.ShortID)
 	if err != nil {
@@ -133,27 +127,8 @@ func Open(o Options) (*Host, error) {
 	return &Host{
 		opts: o, boot: boot, net: net, enterBound: enterBound, resolvers: hostResolvers,
 		filters: map[string]*os.File{}, gates: map[string]*sync.Mutex{},
-		records: map[string]cachedRecord{}, images: map[runtime.ImageSource]*lowerLayers{},
+		records: map[string]cachedRecord{}, recalled: map[string]processRecord{}, images: map[runtime.ImageSource]*lowerLayers{},
 	}, nil
-}
-
-// claim makes dir and marks it as the lineage's.
-func claim(dir, lineage string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("cannot make %s: %w", dir, err)
-	}
-	file := filepath.Join(dir, "lineage")
-	have, err := os.ReadFile(file)
-	if errors.Is(err, os.ErrNotExist) || err == nil && len(have) == 0 {
-		return replaceFile(file, []byte(lineage+"\n"), 0o600)
-	}
-	if err != nil {
-		return fmt.Errorf("cannot read whose directory %s is: %w", dir, err)
-	}
-	if strings.TrimSpace(string(have)) != lineage {
-		return fmt.Errorf("%s belongs to lineage %s, not %s: %w", dir, strings.TrimSpace(string(have)), lineage, runtime.ErrForeign)
-	}
-	return nil
 }
 
 // replaceFile writes a file whole or not at all.
@@ -172,6 +147,9 @@ func replaceFile(path string, data []byte, mode os.FileMode) error {
 func (h *Host) ready() error {
 	h.readyMu.Lock()
 	defer h.readyMu.Unlock()
+	if err := h.keepRunDir(); err != nil {
+		return err
+	}
 	if h.pinit == nil {
 		f, err := pinit.Open()
 		if err != nil {

@@ -498,14 +498,14 @@ int main(void)
 
 func TestForeignObjectsAreLeftAlone(t *testing.T) {
 	w := newWorld(t)
+	in := w.instance(1, "true")
+	dir := w.h.instanceDir(in.ID)
+	w.must(os.MkdirAll(filepath.Join(dir, "upper"), 0o755))
 	o := w.h.opts
 	o.Lineage = "another"
 	if _, err := Open(o); !errors.Is(err, runtime.ErrForeign) {
 		t.Errorf("open of another lineage's directory: %v", err)
 	}
-	in := w.instance(1, "true")
-	dir := w.h.instanceDir(in.ID)
-	w.must(os.MkdirAll(filepath.Join(dir, "upper"), 0o755))
 	w.must(os.WriteFile(filepath.Join(dir, "instance.json"), []byte(`{"version":1,"lineage":"another","instance":{"id":"`+in.ID+`"}}`), 0o600))
 	if _, err := w.h.Create(w.ctx, in); !errors.Is(err, runtime.ErrForeign) {
 		t.Errorf("create: %v", err)

@@ -83,7 +83,8 @@ func (h *Host) everyInstance(trees []*cgroupTree, seen network.Observed) (map[st
 		filepath.Join(h.opts.RunDir, "containers"), filepath.Join(h.opts.RunDir, "netns"),
 	} {
 		list, err := listIDs(dir)
-		if err != nil {
+		// Whoever clears the run directory takes its directories along.
+		if err != nil && !(errors.Is(err, os.ErrNotExist) && within(h.opts.RunDir, dir)) {
 			return nil, err
 		}
 		for _, id := range list {
@@ -214,7 +215,9 @@ func (h *Host) lookOnce(id string, seen *network.Observed) (runtime.InstanceStat
 	if s.Frozen, err = tree.frozen(id); err != nil {
 		return s, err
 	}
-	s.Missing, err = h.missing(rec, known, s, tree, seen)
+	if s.Missing, err = h.missing(rec, known, s, tree, seen); err == nil && (running.lost || !h.containerKnown(id)) {
+		s.Missing = append(s.Missing, "run dir")
+	}
 	return s, err
 }
 
@@ -242,6 +245,11 @@ func (h *Host) missing(rec record, known bool, s runtime.InstanceState, tree *cg
 		n := seen.Instances[id]
 		if !n.Link {
 			missing = append(missing, "link")
+		}
+		if n.Address {
+			if n.Address, err = network.Inside(s.Process.PID, *rec.Instance.Net); err != nil {
+				return nil, err
+			}
 		}
 		if !n.Address {
 			missing = append(missing, "address")

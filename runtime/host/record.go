@@ -168,28 +168,49 @@ type processRecord struct {
 	// Creating: Create has not come to its end. Such a process counts as none; the
 	// next Create or Remove does away with it.
 	Creating bool `json:"creating,omitempty"`
+
+	// lost: there is no such file, or none that says anything, and this is what was
+	// recalled.
+	lost bool
 }
+
+func (h *Host) processPath(id string) string { return filepath.Join(h.runDir(id), "process.json") }
 
 func (h *Host) saveProcess(id string, r processRecord) error {
 	data, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	return replaceFile(filepath.Join(h.runDir(id), "process.json"), data, 0o600)
+	h.recall(id, r)
+	return replaceFile(h.processPath(id), data, 0o600)
 }
 
-// loadProcess returns the recorded PID 1, the zero value when there is none.
+// loadProcess returns the recorded PID 1, the zero value when there is none. Where
+// the run directory was cleared, or the file is damaged, it is the one that was
+// recalled: the caller's records outlive the run directory.
 func (h *Host) loadProcess(id string) (processRecord, error) {
+	data, err := os.ReadFile(h.processPath(id))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return processRecord{}, fmt.Errorf("cannot tell which process instance %s has: %w", id, err)
+	}
 	var r processRecord
-	data, err := os.ReadFile(filepath.Join(h.runDir(id), "process.json"))
-	if errors.Is(err, os.ErrNotExist) {
+	if err == nil && json.Unmarshal(data, &r) == nil && r.Process.PID > 0 {
 		return r, nil
 	}
-	if err != nil {
-		return r, err
-	}
-	if err := json.Unmarshal(data, &r); err != nil {
-		return r, fmt.Errorf("process.json of instance %s cannot be understood: %w", id, err)
-	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r = h.recalled[id]
+	r.lost = true
 	return r, nil
+}
+
+// Recall implements runtime.Host.
+func (h *Host) Recall(id string, p runtime.Process, m runtime.Mark) {
+	h.recall(id, processRecord{Process: p, Mark: m})
+}
+
+func (h *Host) recall(id string, r processRecord) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.recalled[id] = r
 }

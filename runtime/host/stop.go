@@ -198,6 +198,9 @@ func (h *Host) takeDown(ctx context.Context, id string, p runtime.Process) error
 	if err := os.RemoveAll(h.runDir(id)); err != nil {
 		return fmt.Errorf("cannot release instance %s: %w", id, err)
 	}
+	h.mu.Lock()
+	delete(h.recalled, id)
+	h.mu.Unlock()
 	return nil
 }
 

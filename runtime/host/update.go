@@ -90,6 +90,9 @@ func (h *Host) Repair(ctx context.Context, in runtime.Instance) error {
 	if err != nil {
 		return err
 	}
+	if err := h.restoreRunDir(in, p, tree); err != nil {
+		return err
+	}
 	if !tree.complete(in.ID) {
 		return fmt.Errorf("instance %s has lost its cgroup, which only a restart can bring back: %w", in.ID, runtime.ErrUnsupported)
 	}

@@ -327,10 +327,22 @@ func (h *host) whole(w runtime.Network, boxes ...*box) {
 		if in := o.Instances[b.id]; in != (InstanceNet{true, true, true}) {
 			h.t.Errorf("instance %s is observed as %+v", b.id, in)
 		}
-		if ok, err := h.Inside(context.Background(), b.path(), b.net.Address, w.Gateway); err != nil || !ok {
-			h.t.Errorf("instance %s lacks something inside (%v)", b.id, err)
+		if !h.inside(b) {
+			h.t.Errorf("instance %s lacks something inside", b.id)
 		}
 	}
+}
+
+// inside looks into the namespace of a sandbox, as Inside does into a process's.
+func (h *host) inside(b *box) (ok bool) {
+	h.t.Helper()
+	if err := b.run(func() (err error) {
+		ok, err = insideOf("/proc/thread-self/net", b.net)
+		return err
+	}); err != nil {
+		h.t.Fatal(err)
+	}
+	return ok
 }
 
 // Whatever is taken away by hand is reported, and comes back.
@@ -419,14 +431,40 @@ func TestMissingThingsAreSeenAndMended(t *testing.T) {
 	h.whole(w, b)
 
 	// What happens inside shows inside.
-	must(b.run(func() error {
-		return netlink.AddrDel(link(insideName), &netlink.Addr{IPNet: &net.IPNet{IP: b.addr.AsSlice(), Mask: net.CIDRMask(24, 32)}})
-	}))
-	if ok, err := h.Inside(ctx, b.path(), b.net.Address, w.Gateway); ok || err != nil {
-		t.Errorf("a removed address is not seen inside: %v %v", ok, err)
+	subnet := net.CIDRMask(w.CIDR.Bits(), 32)
+	everywhere := &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}
+	for _, c := range []struct {
+		what   string
+		damage func() error
+	}{
+		{"the address is removed", func() error {
+			return netlink.AddrDel(link(insideName), &netlink.Addr{IPNet: &net.IPNet{IP: b.addr.AsSlice(), Mask: subnet}})
+		}},
+		{"another address of the range is in its place", func() error {
+			other := &netlink.Addr{IPNet: &net.IPNet{IP: b.addr.Next().Next().AsSlice(), Mask: subnet}}
+			own := &netlink.Addr{IPNet: &net.IPNet{IP: b.addr.AsSlice(), Mask: subnet}}
+			return errors.Join(netlink.AddrDel(link(insideName), own), netlink.AddrAdd(link(insideName), other),
+				netlink.RouteReplace(&netlink.Route{Dst: everywhere, Gw: w.Gateway.AsSlice(), LinkIndex: link(insideName).Attrs().Index}))
+		}},
+		{"the default route is removed", func() error {
+			return netlink.RouteDel(&netlink.Route{Dst: everywhere, Gw: w.Gateway.AsSlice()})
+		}},
+		{"the default route leads elsewhere", func() error {
+			return netlink.RouteReplace(&netlink.Route{Dst: everywhere, Gw: b.addr.Next().AsSlice(), LinkIndex: link(insideName).Attrs().Index})
+		}},
+		{"the default route is a blackhole", func() error {
+			return errors.Join(netlink.RouteDel(&netlink.Route{Dst: everywhere, Gw: w.Gateway.AsSlice()}),
+				netlink.RouteAdd(&netlink.Route{Dst: everywhere, Type: unix.RTN_BLACKHOLE}))
+		}},
+		{"the link is down", func() error { return netlink.LinkSetDown(link(insideName)) }},
+	} {
+		must(b.run(c.damage))
+		if h.inside(b) {
+			t.Errorf("%s, and it is not seen inside", c.what)
+		}
+		must(h.Attach(ctx, b.id, b.path(), b.net, forwards))
+		h.whole(w, b)
 	}
-	must(h.Attach(ctx, b.id, b.path(), b.net, forwards))
-	h.whole(w, b)
 }
 
 // A bridge deleted by hand takes its ports out; both come back.

@@ -1,7 +1,6 @@
 package network
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -106,50 +105,6 @@ func look(netnsPath string) (in inside, found bool, err error) {
 		return err
 	})
 	return in, found, err
-}
-
-// Inside looks into the namespace at netnsPath and tells whether its link is up
-// and has exactly the given address, and the default route its gateway.
-func (n *Net) Inside(ctx context.Context, netnsPath string, addr netip.Prefix, gateway netip.Addr) (bool, error) {
-	fits := false
-	err := within(netnsPath, func(*os.File) error {
-		r, err := openRoute()
-		if err != nil {
-			return err
-		}
-		defer r.close()
-		l, found, err := r.link(insideName)
-		if err != nil || !found || !l.up() {
-			return err
-		}
-		have, err := r.addresses()
-		if err != nil {
-			return err
-		}
-		var mine []netip.Prefix
-		for _, a := range have {
-			if a.index == l.index {
-				mine = append(mine, a.prefix)
-			}
-		}
-		if len(mine) != 1 || mine[0] != addr {
-			return nil
-		}
-		ways, err := r.destinations()
-		if err != nil {
-			return err
-		}
-		for _, d := range ways {
-			if d.prefix.Bits() == 0 && d.index == l.index && d.gateway == gateway {
-				fits = true
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return false, fmt.Errorf("cannot look into network namespace %s: %w", netnsPath, err)
-	}
-	return fits, nil
 }
 
 // furnish gives the sandbox's link its address and default route and brings it

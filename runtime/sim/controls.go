@@ -140,8 +140,9 @@ func (w *World) Reboot() {
 }
 
 // Break takes one part of an instance away by hand: "cgroup", "rootfs",
-// "netns" (its name), "link", "address", "rules" or "limits". A link takes its
-// address along.
+// "netns" (its name), "run dir", "link", "address", "rules" or "limits". A link
+// takes its address along, the run dir the netns's name, and the way to start what
+// has not been started.
 func (w *World) Break(id, part string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -151,8 +152,12 @@ func (w *World) Break(id, part string) {
 		panic(fmt.Sprintf("sim: instance %s has no %s", id, part))
 	}
 	*have = false
-	if part == "link" {
+	switch part {
+	case "link":
 		in.parts.address = false
+	case "run dir":
+		in.parts.netns = false
+		in.proc.stranded = !in.proc.started
 	}
 }
 

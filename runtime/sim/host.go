@@ -14,6 +14,9 @@ type Host struct {
 	l       *lineage
 	closed  bool
 	crashed bool
+	// recalled is which PID 1 an instance has by the caller's record, or was given
+	// through this handle.
+	recalled map[string]runtime.Process
 }
 
 var _ runtime.Host = (*Host)(nil)

@@ -34,10 +34,15 @@ type instance struct {
 
 // parts are the host objects of one incarnation.
 type parts struct {
-	cgroup, rootfs, netns, link, address, rules, limits bool
+	cgroup, rootfs, netns, runDir, link, address, rules, limits bool
 }
 
 func (in *instance) live() bool { return in.proc != nil && !in.proc.dead }
+
+// alive tells whether the instance has a process and this handle can say which.
+func (h *Host) alive(in *instance) bool {
+	return in.live() && (in.parts.runDir || h.recalled[in.spec.ID] == in.proc.id)
+}
 
 // holdsHost tells whether anything besides files is left of it.
 func (in *instance) holdsHost() bool { return in.proc != nil || in.parts != parts{} }
@@ -56,7 +61,7 @@ func (h *Host) running(id string) (*instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !in.live() {
+	if !h.alive(in) {
 		return nil, fmt.Errorf("instance %s: %w", id, runtime.ErrNotRunning)
 	}
 	return in, nil
@@ -110,13 +115,16 @@ func (h *Host) create(spec runtime.Instance) (made, hadLayer bool, err error) {
 		switch {
 		case in.spec.Mark.UID != spec.Mark.UID:
 			return false, false, fmt.Errorf("instance %s belongs to another sandbox: %w", spec.ID, runtime.ErrForeign)
-		case in.live():
+		case h.alive(in):
 			return false, true, nil
 		case in.stuck && in.proc != nil:
 			return false, true, fmt.Errorf("processes of its last run have not died: %w", runtime.ErrBusy)
 		}
 	}
 	if in != nil {
+		if in.proc != nil {
+			in.proc.vanish()
+		}
 		w.release(in)
 	}
 	if err := h.available(spec); err != nil {
@@ -189,6 +197,7 @@ func (h *Host) boot(id string) runtime.Process {
 	in := h.l.instances[id]
 	in.carrying = ""
 	in.proc = &process{in: in, id: h.w.newProcess(), gone: make(chan struct{}), execs: map[*task]bool{}}
+	h.recalled[id] = in.proc.id
 	return in.proc.id
 }
 
@@ -286,7 +295,7 @@ func (h *Host) available(spec runtime.Instance) error {
 // complete is every part that this instance should have.
 func complete(spec *runtime.Instance) parts {
 	return parts{
-		cgroup: true, rootfs: true, netns: true,
+		cgroup: true, rootfs: true, netns: true, runDir: true,
 		link: spec.Net != nil, address: spec.Net != nil, rules: spec.Net != nil,
 		limits: spec.Limits != runtime.Limits{},
 	}
@@ -323,6 +332,9 @@ func (h *Host) Start(ctx context.Context, id string) error {
 		}
 		if in.proc.frozen {
 			return runtime.ErrPaused
+		}
+		if in.proc.stranded {
+			return errors.New("what it waits at is gone")
 		}
 		script, err := parse(in.spec.Command)
 		if err != nil {
@@ -416,7 +428,7 @@ func (h *Host) askToEnd(id string, how runtime.StopOptions) <-chan struct{} {
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
 	in := h.l.instances[id]
-	if in == nil || !in.live() || !in.proc.started || in.proc.frozen || how.Grace <= 0 {
+	if in == nil || !h.alive(in) || !in.proc.started || in.proc.frozen || how.Grace <= 0 {
 		return nil
 	}
 	sig := how.Signal

@@ -20,7 +20,7 @@ func (h *Host) Observe(ctx context.Context) (o runtime.Observation, err error) {
 			Volumes:   make(map[string]bool, len(l.volumes)),
 		}
 		for id, in := range l.instances {
-			o.Instances[id] = in.state()
+			o.Instances[id] = h.state(in)
 		}
 		for id, n := range l.networks {
 			o.Networks[id] = n.state()
@@ -36,13 +36,20 @@ func (h *Host) Observe(ctx context.Context) (o runtime.Observation, err error) {
 	return o, nil
 }
 
+// Recall implements runtime.Host.
+func (h *Host) Recall(id string, p runtime.Process, _ runtime.Mark) {
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
+	h.recalled[id] = p
+}
+
 // Inspect implements runtime.Host. Its Missing is as complete as Observe's.
 func (h *Host) Inspect(ctx context.Context, id string) (s runtime.InstanceState, found bool, err error) {
 	err = h.call(ctx, OpInspect, id, func(midway) error {
 		h.w.mu.Lock()
 		defer h.w.mu.Unlock()
 		if in := h.l.instances[id]; in != nil {
-			s, found = in.state(), true
+			s, found = h.state(in), true
 		}
 		return nil
 	})
@@ -52,7 +59,7 @@ func (h *Host) Inspect(ctx context.Context, id string) (s runtime.InstanceState,
 	return s, found, nil
 }
 
-func (in *instance) state() runtime.InstanceState {
+func (h *Host) state(in *instance) runtime.InstanceState {
 	s := runtime.InstanceState{ID: in.spec.ID, Mark: in.spec.Mark}
 	if in.unknown != "" {
 		s.Unknown = in.unknown
@@ -62,8 +69,8 @@ func (in *instance) state() runtime.InstanceState {
 	s.Outcome = copyOutcome(in.outcome)
 	s.OOMKills = in.ooms
 	if p := in.proc; p != nil {
-		s.Alive = !p.dead
-		s.Dying = p.dead && in.stuck
+		s.Alive = h.alive(in)
+		s.Dying = !s.Alive && (!p.dead || in.stuck)
 		if s.Alive {
 			s.Process, s.Started, s.Frozen = p.id, p.started, p.frozen
 			s.Missing = in.missing()
@@ -86,7 +93,7 @@ func (in *instance) missing() (names []string) {
 	return names
 }
 
-var partNames = []string{"cgroup", "rootfs", "netns", "link", "address", "rules", "limits"}
+var partNames = []string{"cgroup", "rootfs", "netns", "run dir", "link", "address", "rules", "limits"}
 
 // named gives a part by its name in runtime.InstanceState.Missing; nil for no such part.
 func (p *parts) named(name string) *bool {
@@ -97,6 +104,8 @@ func (p *parts) named(name string) *bool {
 		return &p.rootfs
 	case "netns":
 		return &p.netns
+	case "run dir":
+		return &p.runDir
 	case "link":
 		return &p.link
 	case "address":

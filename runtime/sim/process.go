@@ -12,12 +12,14 @@ type process struct {
 	in      *instance
 	id      runtime.Process
 	started bool
-	frozen  bool
-	dead    bool
-	outside int           // the last signal from outside
-	gone    chan struct{} // closed at its end
-	main    *task
-	execs   map[*task]bool
+	// stranded: the run dir, with what it waits at for its start, was lost.
+	stranded bool
+	frozen   bool
+	dead     bool
+	outside  int           // the last signal from outside
+	gone     chan struct{} // closed at its end
+	main     *task
+	execs    map[*task]bool
 }
 
 func (p *process) start(w *World, script Script) {

@@ -101,7 +101,7 @@ func (w *World) Open(name string) *Host {
 		}
 		w.lineages[name] = l
 	}
-	return &Host{w: w, l: l}
+	return &Host{w: w, l: l, recalled: map[string]runtime.Process{}}
 }
 
 func (w *World) bootID() string {
