@@ -66,19 +66,19 @@ func (r *run) startCommand() *cli.Command {
 
 func (r *run) stopCommand() *cli.Command {
 	return r.verb("stop", "stop a sandbox, keep its files",
-		"Ends the process: its stop signal, after stop_grace SIGKILL. Files, volumes, address and ports stay, and a hold keeps it stopped until start or release.", reasonFlag)
+		"Ends the process: it gets its stop_signal (default SIGTERM) and after stop_grace (default 10s) SIGKILL. Files, volumes, address and ports stay, and a hold keeps it stopped until start or release.", reasonFlag)
 }
 
 func (r *run) pauseCommand() *cli.Command {
 	return r.verb("pause", "freeze a sandbox",
-		"Freezes all processes with their memory and sockets. A hold keeps it frozen until resume or release.", reasonFlag)
+		"Freezes all processes; memory and sockets stay as they are, and the deadline goes on. A hold keeps it frozen until resume or release.", reasonFlag)
 }
 
 func (r *run) resumeCommand() *cli.Command {
 	return r.verb("resume", "thaw a paused sandbox",
 		"Lets the frozen processes go on. With -timeout it also gets a new deadline, counted from now.",
 		func(a *reconcile.ActRequest) []cli.Flag {
-			return append([]cli.Flag{lengthFlag(&a.Timeout, "timeout", "end it `DURATION` from now (90s, 15m, 8h, 1d)")}, reasonFlag(a)...)
+			return append([]cli.Flag{lengthFlag(&a.Timeout, "timeout", "end it `DURATION` from now; by default the deadline stays as it is")}, reasonFlag(a)...)
 		})
 }
 
@@ -91,15 +91,15 @@ func (r *run) renewCommand() *cli.Command {
 	var request reconcile.RenewRequest
 	var lockWait time.Duration
 	return &cli.Command{
-		Name: "renew", Usage: "move a sandbox's deadline", UsageText: "pinfold renew (-until T | -at-least D | -in D) [flags] SANDBOX", Category: "act",
-		Description: "Changes the lease: to an instant, to at least or to exactly some time from now. It never passes a shutdown_time, which only the files move.",
+		Name: "renew", Usage: "move a sandbox's deadline", UsageText: "pinfold renew (-until INSTANT | -at-least DURATION | -in DURATION) [flags] SANDBOX", Category: "act",
+		Description: "Moves the deadline that lifetime.ttl gave: to an instant, to at least or to exactly some time from now. Exactly one of the three flags is needed. It never passes a shutdown_time, which only the files move; the next plan does not count it as a change.",
 		Flags: []cli.Flag{
-			instantFlag(&request.Until, "until", "end it at `INSTANT`, later than it would now; such as 2026-12-01T18:00:00Z"),
-			lengthFlag(&request.AtLeast, "at-least", "let it live at least `DURATION` more; never shortens"),
+			instantFlag(&request.Until, "until", "end it at `INSTANT`, which is later than it would end now (RFC 3339: 2026-12-01T18:00:00Z)"),
+			lengthFlag(&request.AtLeast, "at-least", "let it live at least `DURATION` from now; never shortens"),
 			lengthFlag(&request.In, "in", "end it `DURATION` from now; may shorten, and gives a deadline where there was none"),
 			lockFlag(&lockWait), r.jsonFlag(),
 		},
-		Metadata: example("sudo pinfold renew -at-least 2h py"),
+		Metadata: example("sudo pinfold renew -at-least 2h py", "sudo pinfold renew -until 2026-12-24T18:00:00Z py"),
 		Action: func(ctx context.Context, cmd *cli.Command) error {
 			args, err := arguments(cmd, 1, 1)
 			if err != nil {

@@ -20,11 +20,11 @@ func (r *run) agentCommand() *cli.Command {
 		Name: "agent", Usage: "stay and keep the host as declared", UsageText: "pinfold agent [flags]", Category: "serve",
 		Description: "Stays resident: enforces deadlines, starts what was killed, mends what was lost. With -config it also applies a directory whenever that changes; other commands reach it through its socket. Ctrl-C ends it; the sandboxes live on.",
 		Flags: append([]cli.Flag{
-			stringFlag(&o.ConfigDir, "config", "follow the configuration in `DIR`"),
-			listFlag(&o.AllowDestroy, "allow-destroy", "let the configuration with this `DIGEST` delete more than max_destroy; may be repeated"),
+			stringFlag(&o.ConfigDir, "config", "apply the configuration in `DIR` now and whenever it changes; without it the agent keeps what was applied last"),
+			listFlag(&o.AllowDestroy, "allow-destroy", "let the configuration in DIR that has this `DIGEST` delete or replace more than the host setting max_destroy allows; the log names the digest when it refuses; may be repeated"),
 			lockFlag(&lockWait),
 		}, r.inputFlags(&o.Inputs)...),
-		Metadata: example("sudo pinfold agent -config /srv/sandboxes"),
+		Metadata: example("sudo pinfold agent", "sudo pinfold agent -config /srv/sandboxes"),
 		Action: func(ctx context.Context, cmd *cli.Command) error {
 			if _, err := arguments(cmd, 0, 0); err != nil {
 				return err

@@ -83,9 +83,9 @@ func (r *run) root() *cli.Command {
 		Name:        "pinfold",
 		Usage:       "declared sandboxes on Linux hosts",
 		UsageText:   "pinfold [-chdir=DIR] [global flags] COMMAND [flags] [arguments]",
-		Description: "Sandboxes are declared in HCL files. plan shows what would change, apply makes the host match, and agent keeps it so.\n\nTo begin: make a directory, run 'pinfold init' in it, then 'sudo pinfold apply'. 'pinfold COMMAND -help' explains a command and has an example.\n\nExit codes: 0 done; 1 error; 2 there are changes (plan -detailed-exitcode); 130 interrupted. exec ends with its command's own.",
+		Description: "Sandboxes are declared in HCL files. plan shows what would change, apply makes the host match, and agent keeps it so.\n\nTo begin: make a directory, run 'pinfold init' in it, then 'sudo pinfold apply'. 'pinfold COMMAND -help' explains a command and has an example.\n\nExit codes: 0 done; 1 error; 2 there are changes (plan -detailed-exitcode); 130 interrupted. exec ends with its command's own.\n\nEnvironment: PINFOLD_VAR_NAME sets the input variable NAME; PINFOLD_LOG=debug (trace, debug, info, warn, error, off) logs to standard error; NO_COLOR=1 is -no-color; those that set global flags stand beside them below.",
 		Flags: append(r.globalFlags(),
-			&cli.BoolFlag{Name: "version", Aliases: []string{"v"}, Usage: "print the version", Local: true, Destination: &version},
+			&cli.BoolFlag{Name: "version", Aliases: []string{"v"}, Usage: "print the version, as 'pinfold version' does", Local: true, Destination: &version},
 		),
 		Commands: []*cli.Command{
 			r.initCommand(), r.validateCommand(), r.fmtCommand(), r.showCommand(),

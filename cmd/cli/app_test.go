@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/urfave/cli/v3"
 
 	"pinfold/config"
 	"pinfold/reconcile"
@@ -708,6 +709,33 @@ func TestHelp(t *testing.T) {
 		}
 		if c.Category == "" || c.Usage == "" || c.UsageText == "" || !strings.Contains(c.Description, ".") {
 			t.Errorf("%s lacks a part of its help", c.Name)
+		}
+		wellExplained(t, c)
+	}
+	wellExplained(t, r.root())
+}
+
+// wellExplained: each flag of a command has a sentence of its own, its value a name,
+// and a value that needs more words gets them.
+func wellExplained(t *testing.T, c *cli.Command) {
+	t.Helper()
+	var args []string
+	if c.Name != "pinfold" {
+		args = []string{c.Name}
+	}
+	help := invoke(t, &engine{}, append(args, "-help")...).out
+	for _, f := range c.Flags {
+		name, text := flagHelp(f)
+		if len(strings.Fields(text)) < 3 || !strings.Contains(help, "  "+name) {
+			t.Errorf("%s: %s is not explained: %q", c.Name, name, text)
+		}
+		if strings.HasSuffix(name, " VALUE") {
+			t.Errorf("%s: the value of %s has no name", c.Name, name)
+		}
+		for _, x := range placeholders {
+			if strings.HasSuffix(name, " "+x.word) && !strings.Contains(help, "\n  "+x.word+" is ") {
+				t.Errorf("%s: nothing says what %s is", c.Name, x.word)
+			}
 		}
 	}
 }

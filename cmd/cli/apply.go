@@ -34,16 +34,16 @@ type applying struct {
 func (r *run) applyingFlags(a *applying, destroy bool) []cli.Flag {
 	a.input, a.destroy = true, destroy
 	return append([]cli.Flag{
-		boolFlag(&a.autoApprove, "auto-approve", "do not ask"),
-		boolFlag(&a.input, "input", "never ask for anything; without -auto-approve that is an error"),
-		&cli.IntFlag{Name: "parallelism", Usage: "work on at most `N` things at a time", Value: 10, Destination: &a.parallelism, Validator: func(n int) error {
+		boolFlag(&a.autoApprove, "auto-approve", "do it without asking"),
+		boolFlag(&a.input, "input", "never ask: needs -auto-approve or a PLANFILE, else it is an error"),
+		&cli.IntFlag{Name: "parallelism", Usage: "work on at most `N` sandboxes, networks and volumes at a time", Value: 10, Destination: &a.parallelism, Validator: func(n int) error {
 			if n < 1 {
 				return fmt.Errorf("%d is less than 1", n)
 			}
 			return nil
 		}},
 		r.jsonFlag(),
-		boolFlag(&a.override, "override", "go on though an agent follows a directory; it lets that rest until its files change"),
+		boolFlag(&a.override, "override", "go on though the agent follows a directory (agent -config): it stops following until the files there change"),
 	}, r.planningFlags(&a.planning, destroy)...)
 }
 
@@ -51,7 +51,7 @@ func (r *run) applyCommand() *cli.Command {
 	var a applying
 	return &cli.Command{
 		Name: "apply", Usage: "make the host match the configuration", UsageText: "pinfold apply [flags] [PLANFILE]", Category: "change",
-		Description: "Makes a plan, asks, and carries it out. With PLANFILE it does exactly what 'plan -out' saved, without asking, or refuses when that no longer fits.",
+		Description: "Makes a plan, asks, and carries it out. With PLANFILE it does exactly what 'plan -out' saved, without asking, or refuses when that no longer fits. Ctrl-C finishes what has begun and leaves the rest to the next apply; a second one stops at once.\n\nExit codes: 0 done; 1 error, or something failed; 130 interrupted.",
 		Flags:       r.applyingFlags(&a, false),
 		Metadata:    example("sudo pinfold apply", "sudo pinfold apply -auto-approve -replace sandbox.py"),
 		Action: func(ctx context.Context, cmd *cli.Command) error {
@@ -92,7 +92,7 @@ func (r *run) destroyCommand() *cli.Command {
 	var a applying
 	return &cli.Command{
 		Name: "destroy", Usage: "end everything, data included", UsageText: "pinfold destroy [flags]", Category: "change",
-		Description: "Removes all sandboxes, networks and volumes of this state, data included, after asking. It is 'apply -destroy'.",
+		Description: "Removes all sandboxes, networks and volumes of this state, data included, after asking. Run it in the directory that was applied; what its files say does not matter. It is 'apply -destroy'.",
 		Flags:       r.applyingFlags(&a, true),
 		Metadata:    example("sudo pinfold destroy", "sudo pinfold destroy -auto-approve -target sandbox.py"),
 		Action: func(ctx context.Context, cmd *cli.Command) error {

@@ -26,9 +26,9 @@ func (r *run) execCommand() *cli.Command {
 		Name: "exec", Usage: "run a command in a sandbox", UsageText: "pinfold exec [flags] SANDBOX [--] COMMAND [ARGUMENT]...", Category: "act",
 		Description: "Runs a further command inside a running sandbox and exits with that command's code: 128+N after signal N, 127 when there is no such command, 126 when it cannot be run. Flags stand before SANDBOX; all after it belongs to the command.",
 		Flags: []cli.Flag{
-			boolFlag(&interactive, "interactive", "pass standard input on", "i"),
-			boolFlag(&request.TTY, "tty", "give the command a terminal", "t"),
-			custom("env", "set `NAME=VALUE` for the command; NAME alone takes it from here; may be repeated", func(s string) error {
+			boolFlag(&interactive, "interactive", "pass this standard input to the command; without it the command has none", "i"),
+			boolFlag(&request.TTY, "tty", "give the command a terminal; -it for a shell", "t"),
+			custom("env", "set the environment variable `NAME=VALUE` for the command; NAME alone takes its value from here; may be repeated", func(s string) error {
 				name, value, given := strings.Cut(s, "=")
 				if name == "" {
 					return fmt.Errorf("%q is not NAME=VALUE", s)
@@ -42,8 +42,8 @@ func (r *run) execCommand() *cli.Command {
 				request.Env[name] = value
 				return nil
 			}, "e"),
-			stringFlag(&request.WorkingDir, "workdir", "start in `DIR` inside the sandbox", "w"),
-			stringFlag(&request.User, "user", "as `USER[:GROUP]`, names or numbers of the sandbox", "u"),
+			stringFlag(&request.WorkingDir, "workdir", "start in `DIR` inside the sandbox; by default in its working_dir", "w"),
+			stringFlag(&request.User, "user", "run as `USER[:GROUP]`, names or numbers inside the sandbox; by default as its user", "u"),
 			lockFlag(&lockWait),
 		},
 		UseShortOptionHandling: true,

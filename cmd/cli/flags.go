@@ -84,7 +84,7 @@ func instantFlag(dst **time.Time, name, usage string) cli.Flag {
 // lockFlag is -lock-timeout.
 func lockFlag(dst *time.Duration) cli.Flag {
 	*dst = 10 * time.Second
-	return &cli.GenericFlag{Name: "lock-timeout", Usage: "wait at most `DURATION` for another command to let go of the state", Value: value{
+	return &cli.GenericFlag{Name: "lock-timeout", Usage: "wait at most `DURATION` for another command that has the state; 0 does not wait", Value: value{
 		set: func(s string) error {
 			d, err := config.ParseDuration(s)
 			if err != nil {
@@ -111,7 +111,7 @@ func stringFlag(dst *string, name, usage string, aliases ...string) *cli.StringF
 }
 
 func (r *run) jsonFlag() cli.Flag {
-	return boolFlag(&r.json, "json", "write one JSON document to standard output")
+	return boolFlag(&r.json, "json", "for programs: write one JSON document to standard output, errors included")
 }
 
 // inputFlags set input variables, in the order given.
@@ -119,7 +119,7 @@ func (r *run) inputFlags(in *config.Inputs) []cli.Flag {
 	in.Environ = r.Environ
 	in.Order = []string{}
 	return []cli.Flag{
-		custom("var", "set an input variable: `'NAME=VALUE'`; may be repeated", func(s string) error {
+		custom("var", "set an input variable, quoted for the shell: `'NAME=VALUE'`; may be repeated, and wins over PINFOLD_VAR_NAME, pinfold.pfvars and *.auto.pfvars", func(s string) error {
 			if name, _, ok := strings.Cut(s, "="); !ok || strings.TrimSpace(name) == "" {
 				return fmt.Errorf("%q is not NAME=VALUE", s)
 			}
@@ -127,7 +127,7 @@ func (r *run) inputFlags(in *config.Inputs) []cli.Flag {
 			in.Vars = append(in.Vars, s)
 			return nil
 		}),
-		custom("var-file", "take input variables from `FILE`; may be repeated", func(s string) error {
+		custom("var-file", "take input variables from `FILE`, written NAME = VALUE; may be repeated. Of -var and -var-file the later wins", func(s string) error {
 			in.Order = append(in.Order, fmt.Sprintf("file:%d", len(in.VarFiles)))
 			in.VarFiles = append(in.VarFiles, s)
 			return nil

@@ -29,10 +29,10 @@ func (r *run) fmtCommand() *cli.Command {
 		Description: "Rewrites *.hcl and *.pfvars files of the current directory, or those named, and lists the ones that changed. With - it formats standard input to standard output.",
 		Flags: []cli.Flag{
 			boolFlag(&f.check, "check", "change nothing; exit 1 and list the files that are not formatted"),
-			boolFlag(&f.diff, "diff", "show the differences"),
-			boolFlag(&f.recursive, "recursive", "directories below, too"),
+			boolFlag(&f.diff, "diff", "show what changes, as diff does"),
+			boolFlag(&f.recursive, "recursive", "format the directories below, too"),
 		},
-		Metadata: example("pinfold fmt -check -diff"),
+		Metadata: example("pinfold fmt", "pinfold fmt -check -diff"),
 		Action: func(_ context.Context, cmd *cli.Command) error {
 			args := cmd.Args().Slice()
 			if len(args) == 0 {

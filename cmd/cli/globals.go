@@ -32,11 +32,11 @@ type globals struct {
 func (r *run) globalFlags() []cli.Flag {
 	g := &r.global
 	return []cli.Flag{
-		&cli.StringFlag{Name: "chdir", Usage: "change to `DIR` first; stands before the command", Local: true, Destination: &g.chdir},
-		&cli.StringFlag{Name: "state-dir", Usage: "`DIR` of records, images, volumes and logs", Value: defaultStateDir, Sources: cli.EnvVars("PINFOLD_STATE_DIR"), Destination: &g.stateDir},
-		&cli.StringFlag{Name: "run-dir", Usage: "`DIR` of the agent's socket and of what a reboot may lose", Value: defaultRunDir, Sources: cli.EnvVars("PINFOLD_RUN_DIR"), Destination: &g.runDir},
-		&cli.StringFlag{Name: "host-config", Usage: "host settings `FILE`", Value: defaultHostConfig, Sources: cli.EnvVars("PINFOLD_HOST_CONFIG"), Destination: &g.hostConfig},
-		&cli.BoolFlag{Name: "no-color", Usage: "no colour, even on a terminal", Destination: &g.noColor},
+		&cli.StringFlag{Name: "chdir", Usage: "work in `DIR` instead of the current directory; stands before the command", Local: true, Destination: &g.chdir},
+		&cli.StringFlag{Name: "state-dir", Usage: "keep records, images, volumes and logs in `DIR`; each serves one directory of *.hcl files", Value: defaultStateDir, Sources: cli.EnvVars("PINFOLD_STATE_DIR"), Destination: &g.stateDir},
+		&cli.StringFlag{Name: "run-dir", Usage: "keep the agent's socket and what a reboot may lose in `DIR`", Value: defaultRunDir, Sources: cli.EnvVars("PINFOLD_RUN_DIR"), Destination: &g.runDir},
+		&cli.StringFlag{Name: "host-config", Usage: "read the host's settings from `FILE`, if it is there", Value: defaultHostConfig, Sources: cli.EnvVars("PINFOLD_HOST_CONFIG"), Destination: &g.hostConfig},
+		&cli.BoolFlag{Name: "no-color", Usage: "write no colours, on a terminal either", Destination: &g.noColor},
 	}
 }
 

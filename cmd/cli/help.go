@@ -19,6 +19,12 @@ var groups = []struct{ name, title string }{
 	{"serve", "Serve"},
 }
 
+// placeholders are values of flags that need a word of their own.
+var placeholders = []struct{ word, means string }{
+	{"ADDRESS", "ADDRESS is that of anything declared, in full: sandbox.py, 'sandbox.py[\"a\"]' (quoted for the shell), network.agents, volume.models or image.base."},
+	{"DURATION", "DURATION is a number with its unit, s, m, h, d (days) or w (weeks): 90s, 15m, 1h30m, 2d."},
+}
+
 const exampleKey = "example"
 
 // The library's own help is off: each command has a -help flag that finish adds.
@@ -92,8 +98,16 @@ func (r *run) printHelp(cmd *cli.Command) {
 			say("  %-25s %s\n", name, strings.TrimLeft(indented(text, 28, width), " "))
 		}
 	}
+	for _, x := range placeholders {
+		if slices.ContainsFunc(cmd.VisibleFlags(), func(f cli.Flag) bool {
+			name, _ := flagHelp(f)
+			return strings.HasSuffix(name, " "+x.word)
+		}) {
+			say("\n%s\n", indented(x.means, 2, width))
+		}
+	}
 	if cmd.Name != "pinfold" {
-		say("\nGlobal flags: -state-dir, -run-dir, -host-config, -no-color; see 'pinfold -help'.\n")
+		say("\n%s\n", indented("Global flags (-state-dir, -run-dir, -host-config, -no-color) may stand here, too; 'pinfold -help' explains them.", 0, width))
 	}
 	if lines, ok := cmd.Metadata[exampleKey].([]string); ok {
 		say("\nExample:\n")

@@ -24,8 +24,8 @@ func (r *run) logsCommand() *cli.Command {
 		Name: "logs", Usage: "print a sandbox's output", UsageText: "pinfold logs [flags] SANDBOX", Category: "look",
 		Description: "Prints what the sandbox's command wrote to standard output and error, as far as it is kept. With -f it goes on until the sandbox is destroyed or you press Ctrl-C.",
 		Flags: []cli.Flag{
-			boolFlag(&follow, "follow", "go on as more is written", "f"),
-			custom("tail", "begin with the last `N` lines, or with all", func(s string) error {
+			boolFlag(&follow, "follow", "go on as more is written, through restarts", "f"),
+			custom("tail", "print only the last `N` lines; 'all', the default, is as much as is kept", func(s string) error {
 				if s == "all" {
 					tail = -1
 					return nil
@@ -39,7 +39,7 @@ func (r *run) logsCommand() *cli.Command {
 			}, "n"),
 			lockFlag(&lockWait),
 		},
-		Metadata: example("sudo pinfold logs -f -tail 20 py"),
+		Metadata: example("sudo pinfold logs py", "sudo pinfold logs -f -tail 20 py"),
 		Action: func(ctx context.Context, cmd *cli.Command) error {
 			args, err := arguments(cmd, 1, 1)
 			if err != nil {

@@ -17,8 +17,8 @@ func (r *run) outputCommand() *cli.Command {
 	return &cli.Command{
 		Name: "output", Usage: "print output values", UsageText: "pinfold output [flags] [NAME]", Category: "look",
 		Description: "Prints the outputs that the last apply kept, or the one named. With -raw a text, number or boolean is printed with nothing around it, for scripts.",
-		Flags:       []cli.Flag{boolFlag(&raw, "raw", "print the value alone, without quotes or line break"), lockFlag(&lockWait), r.jsonFlag()},
-		Metadata:    example("curl $(sudo pinfold output -raw url)"),
+		Flags:       []cli.Flag{boolFlag(&raw, "raw", "print the value of NAME alone, without quotes and line break"), lockFlag(&lockWait), r.jsonFlag()},
+		Metadata:    example("sudo pinfold output", "curl $(sudo pinfold output -raw url)"),
 		Action: func(ctx context.Context, cmd *cli.Command) error {
 			args, err := arguments(cmd, 0, 1)
 			switch {

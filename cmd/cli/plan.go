@@ -25,24 +25,24 @@ type planning struct {
 func (r *run) planningFlags(p *planning, destroy bool) []cli.Flag {
 	p.refresh = true
 	o := &p.options
-	only, but := "only `ADDRESS` and what it depends on; may be repeated", "all but `ADDRESS` and what depends on it; may be repeated"
+	only, but := "change only `ADDRESS` and what it depends on; may be repeated", "change all but `ADDRESS` and what depends on it; may be repeated"
 	if destroy {
-		only, but = "only `ADDRESS` and what depends on it; may be repeated", "all but `ADDRESS` and what it depends on; may be repeated"
+		only, but = "end only `ADDRESS` and what depends on it; may be repeated", "end all but `ADDRESS` and what it depends on; may be repeated"
 	}
 	flags := []cli.Flag{addressFlag(&o.Targets, "target", only), addressFlag(&o.Excludes, "exclude", but)}
 	if !destroy {
 		flags = append(flags,
-			addressFlag(&o.Replace, "replace", "replace the sandbox `ADDRESS` though nothing about it changed; may be repeated"),
-			boolFlag(&o.Destroy, "destroy", "end everything, as 'pinfold destroy' does"),
-			boolFlag(&o.NoStart, "no-start", "leave new sandboxes created, not started"),
-			boolFlag(&o.ReleaseHolds, "release-holds", "drop what pause, stop, start and resume asked for, so that the files' modes apply"),
-			boolFlag(&o.RefreshOnly, "refresh-only", "only record what is seen on the host"),
+			addressFlag(&o.Replace, "replace", "make a new instance of the sandbox `ADDRESS` though nothing about it changed: its writable layer is lost, its volumes stay; may be repeated"),
+			boolFlag(&o.Destroy, "destroy", "end everything that is recorded, as 'pinfold destroy' does"),
+			boolFlag(&o.NoStart, "no-start", "make new sandboxes and leave them to 'pinfold start'"),
+			boolFlag(&o.ReleaseHolds, "release-holds", "drop the holds that pause, stop, start and resume left, so that what the files say goes"),
+			boolFlag(&o.RefreshOnly, "refresh-only", "record what is seen on the host, and change nothing there"),
 		)
 	}
-	flags = append(flags, boolFlag(&p.refresh, "refresh", "believe the last seen status instead of looking at the host"))
+	flags = append(flags, boolFlag(&p.refresh, "refresh", "do not look at the host; believe what was seen last"))
 	flags = append(flags, r.inputFlags(&p.in)...)
 	return append(flags,
-		boolFlag(&p.takeOver, "take-over", "bind the state to this directory, though it serves another"),
+		boolFlag(&p.takeOver, "take-over", "from now on the state serves this directory, though it served another until now"),
 		lockFlag(&p.lockWait),
 	)
 }
@@ -78,13 +78,13 @@ func (r *run) planCommand() *cli.Command {
 	var detailed bool
 	return &cli.Command{
 		Name: "plan", Usage: "show what apply would do", UsageText: "pinfold plan [flags]", Category: "change",
-		Description: "Compares the files here with what is recorded and with the host, and prints every step with its cause and what it costs. Nothing is changed.",
+		Description: "Compares the files here with what is recorded and with the host, and prints every step with its cause and what it costs. Nothing is changed.\n\nExit codes: 0 done; 1 error; 2 with -detailed-exitcode when there are changes.",
 		Flags: append([]cli.Flag{
-			stringFlag(&out, "out", "save the plan to `FILE`, for 'pinfold apply FILE'"),
+			stringFlag(&out, "out", "save the plan to `FILE`, for 'pinfold apply FILE'; it holds the values of variables"),
 			boolFlag(&detailed, "detailed-exitcode", "exit 2 when there are changes, 0 when there are none"),
 			r.jsonFlag(),
 		}, r.planningFlags(&p, false)...),
-		Metadata: example("sudo pinfold plan -out next.plan", "sudo pinfold apply next.plan"),
+		Metadata: example("sudo pinfold plan", "sudo pinfold plan -out next.plan && sudo pinfold apply next.plan"),
 		Action: func(ctx context.Context, cmd *cli.Command) error {
 			if _, err := arguments(cmd, 0, 0); err != nil {
 				return err

@@ -17,8 +17,8 @@ func (r *run) showCommand() *cli.Command {
 		Name: "show", Usage: "show effective values, or a saved plan", Category: "config",
 		UsageText:   "pinfold show -effective [flags] SANDBOX\n       pinfold show [-json] PLANFILE",
 		Description: "With -effective it prints every value a sandbox ends up with and the file and line each came from, without looking at the host. Otherwise it prints a plan that 'plan -out' saved.",
-		Flags:       append([]cli.Flag{boolFlag(&effective, "effective", "the values of SANDBOX, as the files declare it")}, append(r.inputFlags(&in), r.jsonFlag())...),
-		Metadata:    example("pinfold show -effective sandbox.py"),
+		Flags:       append([]cli.Flag{boolFlag(&effective, "effective", "print the values of SANDBOX, as the files here declare it")}, append(r.inputFlags(&in), r.jsonFlag())...),
+		Metadata:    example("pinfold show -effective sandbox.py", "pinfold show next.plan"),
 		Action: func(_ context.Context, cmd *cli.Command) error {
 			args, err := arguments(cmd, 1, 1)
 			if err != nil {

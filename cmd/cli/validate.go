@@ -15,7 +15,7 @@ func (r *run) validateCommand() *cli.Command {
 		Name: "validate", Usage: "check the configuration", UsageText: "pinfold validate [flags]", Category: "config",
 		Description: "Reads and evaluates the files of the current directory and reports everything that is wrong with them in one run. It looks at neither records nor host and needs no privileges.",
 		Flags:       append(r.inputFlags(&in), r.jsonFlag()),
-		Metadata:    example("pinfold validate -var 'deadline=never'"),
+		Metadata:    example("pinfold validate", "pinfold validate -var 'deadline=never'"),
 		Action: func(_ context.Context, cmd *cli.Command) error {
 			if _, err := arguments(cmd, 0, 0); err != nil {
 				return err

@@ -83,10 +83,10 @@ func (r *run) waitCommand() *cli.Command {
 	var lockWait time.Duration
 	return &cli.Command{
 		Name: "wait", Usage: "wait until sandboxes are in a condition or phase", UsageText: "pinfold wait [flags] SANDBOX...", Category: "look",
-		Description: "Waits until every sandbox named is as asked: a condition (Ready, Suspended, Paused, Expired, Finished, Drifted) with a status, or a phase. Exit 1 when the time is up.",
+		Description: "Waits until every sandbox named is as asked: a condition (Ready, Suspended, Paused, Expired, Finished, Drifted) with a status, or a phase (pending, created, running, paused, stopped, failed, lost, destroyed).\n\nExit codes: 0 they are; 1 the time is up, or an error; 130 interrupted.",
 		Flags: []cli.Flag{
-			stringFlag(&goalText, "for", "`CONDITION[=True|False|Unknown]` or phase=PHASE"),
-			lengthFlag(&timeout, "timeout", "give up after `DURATION`; without it there is no end"),
+			stringFlag(&goalText, "for", "wait for `CONDITION[=True|False|Unknown]`, True where nothing is said, or for phase=PHASE"),
+			lengthFlag(&timeout, "timeout", "give up after `DURATION`; by default it waits for ever"),
 			lockFlag(&lockWait), r.jsonFlag(),
 		},
 		Metadata: example("sudo pinfold wait -for=Ready -timeout 30s py", "sudo pinfold wait -for=phase=stopped py"),
