@@ -81,9 +81,34 @@ func usageError(cmd *cli.Command, err error) error {
 	return usage(cmd, "%s", text)
 }
 
+// insteadOf says what does the work of commands that people know from Terraform or
+// docker and that are not here.
+var insteadOf = map[string]string{
+	"refresh":      "'pinfold apply -refresh-only' records what is seen on the host.",
+	"taint":        "'pinfold apply -replace ADDRESS' makes a new instance of a sandbox.",
+	"state":        "'pinfold list' and 'pinfold describe SANDBOX' show what is recorded.",
+	"workspace":    "Give each configuration a state of its own with -state-dir and -run-dir.",
+	"force-unlock": "No lock outlives its process: a command that waits names who has the state, with its pid.",
+	"console":      "'pinfold show -effective SANDBOX' and 'pinfold output' show evaluated values.",
+	"drift":        "'pinfold plan' shows what differs on the host; with -detailed-exitcode it exits 2.",
+	"top":          "'pinfold list' shows each sandbox with its pid, which other tools take.",
+	"ls":           "'pinfold list' lists the sandboxes.",
+	"inspect":      "'pinfold describe SANDBOX' tells everything about one; with -json for programs.",
+	"events":       "'pinfold describe SANDBOX' shows the last events of one.",
+	"history":      "'pinfold describe SANDBOX' shows the last events of one.",
+	"kill":         "'pinfold stop SANDBOX' ends its process; 'pinfold exec SANDBOX kill ...' sends a signal inside.",
+	"rm":           "Remove its block and apply, or 'pinfold destroy -target ADDRESS'.",
+	"run":          "Declare it in a *.hcl file and apply; 'pinfold exec' runs a further command in one.",
+	"attach":       "'pinfold logs -f SANDBOX' follows its output; 'pinfold exec -it SANDBOX sh' gives a terminal inside.",
+	"cp":           "'pinfold exec -i SANDBOX tee FILE < FILE' copies a file in, 'pinfold exec SANDBOX cat FILE > FILE' out.",
+}
+
 func unknownCommand(root *cli.Command, name string) error {
 	if strings.HasPrefix(name, "-") {
 		return usage(root, "unknown flag %s", name)
+	}
+	if instead, known := insteadOf[name]; known {
+		return failure(fmt.Sprintf("pinfold has no command %q", name), "%s", instead)
 	}
 	var names []string
 	for _, c := range root.Commands {
