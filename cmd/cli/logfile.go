@@ -121,6 +121,18 @@ func copyLog(w io.Writer, f *os.File, offset, end int64) (int64, error) {
 			break
 		}
 		n, err := f.ReadAt(block[:min(logBlock, end-offset)], offset)
+		// A hole that opened during the read left zero bytes in the block. Holes begin
+		// at the log's begin: one that reaches into the block covers its first byte.
+		if now, err := logStart(f, offset); err != nil {
+			return offset, err
+		} else if now != offset {
+			continue
+		}
+		// Of a full block only whole lines are written, so that one that loses its
+		// other half to a hole is not joined with what follows the hole.
+		if i := bytes.LastIndexByte(block[:n], '\n'); n == logBlock && i >= 0 {
+			n = i + 1
+		}
 		if n > 0 {
 			if _, err := w.Write(block[:n]); err != nil {
 				return offset, err

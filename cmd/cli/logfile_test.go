@@ -163,6 +163,33 @@ func TestPrintAFloodedLog(t *testing.T) {
 	}
 }
 
+// The hole may open while a block is read: then it is read again from behind it.
+func TestHoleOpensWhileReading(t *testing.T) {
+	for range 20 {
+		f := logOf(t, 20000)
+		end := sizeOf(t, f)
+		done := make(chan error, 1)
+		go func() {
+			for hole := int64(4096); hole < end; hole += 4096 {
+				if err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, hole); err != nil {
+					done <- err
+					return
+				}
+			}
+			done <- nil
+		}()
+		text := readFrom(t, f, 0)
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(text) {
+			if len(line) != 100 || strings.ContainsRune(line, 0) {
+				t.Fatalf("not a line of the log: %q", line)
+			}
+		}
+	}
+}
+
 func TestUnlinked(t *testing.T) {
 	f := logOf(t, 1)
 	if gone, err := unlinked(f); err != nil || gone {
