@@ -241,7 +241,9 @@ func testTerminal(t *testing.T, agent bool) {
 	x.send("while [ \"$(stty size)\" != '44 122' ]; do sleep 0.05; done; stty size\n")
 	x.expect(`44 122\r`) // not the echo, which has a quote after it
 	// Ctrl-C is the command's inside, not pinfold's.
-	x.send("echo begun; sleep 1000\n")
+	// A shell of its own: the signal is lost on a child that has not become its
+	// program yet.
+	x.send("sh -c 'echo begun; exec sleep 1000'\n")
 	x.expect(`\nbegun\r`)
 	x.send("\x03")
 	x.expect(`in> `)
