@@ -3,22 +3,28 @@
 
 GO      ?= go
 PINIT   := runtime/host/pinit/pinit.bin
+STARTER := runtime/host/starter/program/starter.bin
 # netgo and osusergo: the same resolver code everywhere, and a faster start; the
 # last: help without text templates, 2.5 MB less.
 TAGS    := netgo,osusergo,urfave_cli_no_template
 
-.PHONY: all build deps demo test test-race bench fuzz clean install
+.PHONY: all build deps demo test test-race bench fuzz clean install FORCE
 
 all: build
 
 LDFLAGS := -s -w -linkmode external -extldflags "-static"
 GOBUILD := $(GO) build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)'
 
-build: deps $(PINIT)
+build: deps $(PINIT) $(STARTER)
 	$(GOBUILD) -o bin/pinfold ./cmd/pinfold
 
 $(PINIT): runtime/host/pinit/src/pinit.c runtime/host/pinit/Makefile
 	$(MAKE) -C runtime/host/pinit
+
+# Go itself knows whether it is up to date.
+$(STARTER): FORCE
+	$(GOBUILD) -o $@ ./runtime/host/starter/program
+FORCE:
 
 # What the build, the demo and the tests need besides Go: a C compiler, a small
 # libc for PID 1, and the tools with which tests look at the host from outside.
@@ -32,7 +38,7 @@ test: build
 	$(GO) vet ./...
 	$(GO) test -count=1 -timeout 20m ./...
 
-test-race: deps $(PINIT)
+test-race: deps $(PINIT) $(STARTER)
 	$(GO) test -race -count=1 -timeout 30m ./config/... ./state/... ./reconcile/... ./runtime/sim/...
 
 # Built as the program itself is; each part a process of its own, so that one
@@ -44,7 +50,7 @@ bench: build
 
 # Fuzzes the language for a while; FUZZTIME=10m for a long one.
 FUZZTIME ?= 30s
-fuzz: $(PINIT)
+fuzz: $(PINIT) $(STARTER)
 	$(GO) test ./config -run '^$$' -fuzz FuzzEvaluate -fuzztime $(FUZZTIME)
 
 install: build
@@ -52,5 +58,5 @@ install: build
 	install -D -m 0644 docs/pinfold.service $(DESTDIR)/etc/systemd/system/pinfold.service
 
 clean:
-	rm -rf bin
+	rm -rf bin $(STARTER)
 	$(MAKE) -C runtime/host/pinit clean

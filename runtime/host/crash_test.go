@@ -70,6 +70,7 @@ func playRole(role string, args []string) int {
 }
 
 func roleCommand(t *testing.T, role string, o Options, in runtime.Instance, phase string) *exec.Cmd {
+	t.Helper()
 	arg, err := json.Marshal(map[string]any{
 		"StateDir": o.StateDir, "RunDir": o.RunDir, "Lineage": o.Lineage, "ShortID": o.ShortID, "CgroupParent": o.CgroupParent,
 		"Instance": in, "Phase": phase,
@@ -138,9 +139,10 @@ func TestKilledInTheMiddle(t *testing.T) {
 	w := newWorld(t)
 	in := w.instance(1, "exec sleep 1000")
 	for _, phase := range []string{
-		"layer", "prepare", "sources" + besideInit, "root" + besideInit, "netns" + besideInit, "network" + besideInit, "init", "network", "record", "exec",
+		"layer", "sources" + besideInit, "root" + besideInit, "netns" + besideInit, "network" + besideInit, "init", "network", "record", "exec",
 	} {
 		for _, again := range []bool{false, true} {
+			w.h.starters.Close() // only one process at a time starts sandboxes
 			err := roleCommand(t, "start", w.h.opts, in, phase).Run()
 			if err == nil || !strings.Contains(err.Error(), "killed") {
 				t.Fatalf("phase %s: the creator was to be killed: %v", phase, err)

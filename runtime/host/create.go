@@ -56,6 +56,9 @@ func (h *Host) Create(ctx context.Context, in runtime.Instance) (p runtime.Proce
 	if err := h.ready(); err != nil {
 		return p, err
 	}
+	if err := h.starters.settle(ctx); err != nil {
+		return p, err
+	}
 	tree, err := h.cgroups()
 	if err != nil {
 		return p, err

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pinfold/runtime"
+	"pinfold/runtime/host/starter"
 )
 
 // Exec implements runtime.Host. The new process passes through PID 1's program,
@@ -67,8 +68,10 @@ func (h *Host) Exec(ctx context.Context, id string, e runtime.Exec) (runtime.Exe
 		return nil, fmt.Errorf("exec in instance %s: %w", id, err)
 	}
 	defer procs.Close()
-	process := &libcontainer.Process{ExtraFiles: []*os.File{h.pinit, wr, procs}, Cwd: workingDir(rec.Instance), LogLevel: "2"}
-	process.Args = append([]string{"/proc/self/fd/3", "exec", pass(process, filter), "4", "5"}, e.Args...)
+	fds := make(descriptors, 3) // the first three are connected below
+	process := &libcontainer.Process{Cwd: workingDir(rec.Instance), LogLevel: "2"}
+	process.Args = append([]string{"/proc/self/fd/" + fds.add(h.pinit), "exec", fds.add(filter), fds.add(wr), fds.add(procs)}, e.Args...)
+	process.ExtraFiles = fds[3:]
 	if e.WorkingDir != "" {
 		process.Cwd = e.WorkingDir
 	}
@@ -90,7 +93,7 @@ func (h *Host) Exec(ctx context.Context, id string, e runtime.Exec) (runtime.Exe
 			return err
 		}
 		defer h.stage.clear(id)
-		return startIn(c, process, h.enterBound)
+		return starter.Within(h.enterBound, c, process)
 	})
 	if err != nil {
 		if ok, aerr := h.alive(p); aerr == nil && !ok {

@@ -42,9 +42,9 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
-	"golang.org/x/sys/unix"
 
 	"pinfold/runtime"
+	"pinfold/runtime/host/memfd"
 	"pinfold/runtime/host/pinit"
 	"pinfold/runtime/host/seccomp"
 	"pinfold/runtime/network"
@@ -74,9 +74,10 @@ type Host struct {
 
 	enterBound time.Duration // see enterBound; shorter in tests
 
-	readyMu sync.Mutex
-	stage   *stage
-	pinit   *os.File
+	readyMu  sync.Mutex
+	stage    *stage
+	pinit    *os.File
+	starters starters
 
 	mu         sync.Mutex
 	tree       *cgroupTree
@@ -125,7 +126,7 @@ func Open(o Options) (*Host, error) {
 	// libcontainer reports failures both as errors and through this logger.
 	logrus.SetOutput(io.Discard)
 	return &Host{
-		opts: o, boot: boot, net: net, enterBound: enterBound, resolvers: hostResolvers,
+		opts: o, boot: boot, net: net, starters: starters{path: filepath.Join(o.RunDir, "starter.lock")}, enterBound: enterBound, resolvers: hostResolvers,
 		filters: map[string]*os.File{}, gates: map[string]*sync.Mutex{},
 		records: map[string]cachedRecord{}, recalled: map[string]processRecord{}, images: map[runtime.ImageSource]*lowerLayers{},
 	}, nil
@@ -170,6 +171,7 @@ func (h *Host) ready() error {
 // Close releases descriptors and removes cgroup parents and network tables
 // when nothing uses them any more.
 func (h *Host) Close() error {
+	h.starters.Close()
 	h.readyMu.Lock()
 	if h.stage != nil {
 		h.stage.Close()
@@ -229,17 +231,9 @@ func (h *Host) filter(in runtime.Instance) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	fd, err := unix.MemfdCreate("seccomp", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	f, err := memfd.Sealed("seccomp", program, 0o400)
 	if err != nil {
-		return nil, fmt.Errorf("cannot make a memory file for the seccomp program: %w", err)
-	}
-	f := os.NewFile(uintptr(fd), "seccomp")
-	if _, err := f.Write(program); err == nil {
-		_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SEAL|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_WRITE)
-	}
-	if err != nil {
-		f.Close()
-		return nil, fmt.Errorf("cannot fill the memory file for the seccomp program: %w", err)
+		return nil, err
 	}
 	h.filters[key] = f
 	return f, nil

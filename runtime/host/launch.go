@@ -10,11 +10,11 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/opencontainers/runc/libcontainer"
 	"golang.org/x/sys/unix"
 
 	"pinfold/runtime"
 	"pinfold/runtime/host/boot"
+	"pinfold/runtime/host/starter"
 )
 
 // beside runs f at once on a goroutine of its own; the returned function waits
@@ -64,86 +64,99 @@ func (h *Host) launch(ctx context.Context, in runtime.Instance, ids func() (*os.
 	}
 	defer hold.Close()
 
-	var process *libcontainer.Process
-	var connected func() (runtime.Process, error)
-	err = h.stage.run(func() error {
-		t := time.Now()
-		if err := h.stage.clear(in.ID); err != nil {
-			return err
+	client, err := h.starters.get(ctx, h.stage)
+	if err != nil {
+		return p, err
+	}
+	defer h.starters.put()
+	var null *os.File
+	err = h.stage.run(func() (err error) {
+		if err = h.stage.clear(in.ID); err == nil {
+			err = h.stage.prepare(in.ID)
 		}
-		if err := h.stage.prepare(in.ID); err != nil {
-			return err
+		if err == nil {
+			null, err = os.Open(filepath.Join(h.stage.devDir(), "null"))
 		}
-		rooted := beside(func() (identity, error) {
-			who, err := h.furnish(in, ids)
-			if err != nil {
-				hold.Close() // init ends
-				return who, err
-			}
-			return who, hold.release()
-		})
-		defer func() {
-			rooted()
-			t := time.Now()
-			h.stage.clear(in.ID)
-			h.phase("clear", t)
-		}()
-		if !known {
-			if who, err = rooted(); err != nil {
-				return err
-			}
-		}
-		null, err := os.OpenFile(filepath.Join(h.stage.devDir(), "null"), os.O_RDONLY, 0)
-		if err != nil {
-			return err
-		}
-		defer null.Close()
-		process = &libcontainer.Process{
-			Init: true, UID: who.uid, GID: who.gid, AdditionalGroups: who.groups, Cwd: workingDir(in),
-			Env: environment(in.Env, nil, who), Stdin: null, Stdout: files.log, Stderr: files.log, LogLevel: "2",
-		}
-		if pass(process, hold.theirs) != strconv.Itoa(boot.HoldFD) {
-			return errors.New("init's hold is not its first descriptor")
-		}
-		process.Args = append([]string{
-			"/proc/self/fd/" + pass(process, h.pinit), "init", pass(process, files.outcome), pass(process, filter),
-			pass(process, files.status), pass(process, files.limit), pass(process, files.max),
-		}, in.Command...)
-		c, err := libcontainer.Create(h.containers(), in.ID, h.containerConfig(in, tree))
-		if err != nil {
-			hold.Close()
-			return fmt.Errorf("cannot prepare instance %s: %w", in.ID, err)
-		}
-		t = h.phase("prepare", t)
-		connected = beside(func() (runtime.Process, error) { return h.connect(ctx, in, hold) })
-		if err := startIn(c, process, h.enterBound); err != nil {
-			hold.Close()
-			if _, rerr := rooted(); rerr != nil {
-				return rerr // init has ended for want of a root
-			}
-			return fmt.Errorf("cannot start PID 1 of instance %s: %w", in.ID, err)
-		}
-		h.phase("init", t)
-		return nil
+		return err
 	})
-	if connected == nil {
+	if err != nil {
 		return p, err
 	}
+	defer null.Close()
+	fds := descriptors{null, files.log, files.log}
+	if fds.add(hold.theirs) != strconv.Itoa(boot.HoldFD) {
+		return p, errors.New("init's hold is not where it looks for it")
+	}
+	args := append([]string{
+		"/proc/self/fd/" + fds.add(h.pinit), "init", fds.add(files.outcome), fds.add(filter),
+		fds.add(files.status), fds.add(files.limit), fds.add(files.max),
+	}, in.Command...)
 	t := time.Now()
-	p, cerr := connected() // ends when hold is closed, if not before
+	rooted := beside(func() (identity, error) {
+		who, err := h.furnish(in, ids)
+		if err != nil {
+			hold.Close() // init ends
+			return who, err
+		}
+		return who, hold.release()
+	})
+	defer func() {
+		rooted()
+		t := time.Now()
+		if cerr := h.stage.run(func() error { return h.stage.clear(in.ID) }); err == nil {
+			err = cerr
+		}
+		h.phase("clear", t)
+	}()
+	if !known {
+		if who, err = rooted(); err != nil {
+			return p, err
+		}
+	}
+	connected := beside(func() (runtime.Process, error) { return h.connect(ctx, in, hold) })
+	pid, err := h.startInit(client, in, tree, who, fds, args)
 	if err != nil {
-		return p, err
+		hold.Close() // connected ends
 	}
-	pid, err := process.Pid()
-	if err != nil {
-		return p, err
-	}
-	h.reap(pid, process)
-	if cerr != nil {
-		return p, cerr
-	}
+	h.phase("init", t)
+	t = time.Now()
+	p, cerr := connected()
 	h.phase("network", t)
-	return p, nil
+	if _, rerr := rooted(); rerr != nil {
+		return p, rerr // init has ended for want of a root
+	}
+	if err == nil {
+		err = cerr
+	}
+	if err == nil && p.PID != pid {
+		err = fmt.Errorf("PID 1 of instance %s is process %d and says it is %d", in.ID, pid, p.PID)
+	}
+	return p, err
+}
+
+// startInit has the starter make libcontainer's init.
+func (h *Host) startInit(c *starter.Client, in runtime.Instance, tree *cgroupTree, who identity, fds descriptors, args []string) (pid int, err error) {
+	pid, err = c.Start(starter.Request{
+		Root: h.containers(), ID: in.ID, Config: h.containerConfig(in, tree),
+		Args: args, Env: environment(in.Env, nil, who), Cwd: workingDir(in), UID: who.uid, GID: who.gid, Groups: who.groups,
+		Bound: h.enterBound,
+	}, fds)
+	if err != nil {
+		return 0, fmt.Errorf("cannot start PID 1 of instance %s: %w", in.ID, err)
+	}
+	return pid, nil
+}
+
+// descriptors are what a new process gets, by number.
+type descriptors []*os.File
+
+// add gives the process one more and returns its number, "-" for no file.
+func (d *descriptors) add(f *os.File) string {
+	if f == nil {
+		return "-"
+	}
+	*d = append(*d, f)
+	return strconv.Itoa(len(*d) - 1)
 }
 
 // imageUser looks up in the image who the command runs as. known is false where
@@ -315,14 +328,4 @@ func (h *Host) openPinitFiles(in runtime.Instance, tree *cgroupTree) (f *pinitFi
 	}
 	f.status = os.NewFile(uintptr(fd), "status")
 	return f, nil
-}
-
-// pass adds a file to those a process gets and returns its descriptor there, "-"
-// for no file.
-func pass(process *libcontainer.Process, f *os.File) string {
-	if f == nil {
-		return "-"
-	}
-	process.ExtraFiles = append(process.ExtraFiles, f)
-	return strconv.Itoa(2 + len(process.ExtraFiles))
 }

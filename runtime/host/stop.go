@@ -157,6 +157,9 @@ func (h *Host) kill(ctx context.Context, id string, p runtime.Process) error {
 // takeDown kills what runs of the instance and releases everything but its
 // files. It may be called in any state and again.
 func (h *Host) takeDown(ctx context.Context, id string, p runtime.Process) error {
+	if err := h.starters.settle(ctx); err != nil {
+		return err
+	}
 	if p.PID == 0 {
 		r, err := h.loadProcess(id)
 		if err != nil {

@@ -1,7 +1,6 @@
-package host
+package starter
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"strconv"
@@ -13,18 +12,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// enterBound is how long a start or exec may take until the kernel executes the
-// command: far longer than any honest one takes, also on an emulated machine.
-const enterBound = 30 * time.Second
+// killBound is how long killed helpers may take to be gone.
+const killBound = 5 * time.Second
 
-// startIn starts a process of a container, inside stage.run. libcontainer goes
-// through two intermediate processes, which become our children too, and does not
-// wait for all of them when it fails: one of them left unreaped in a PID namespace
-// would hold up that namespace's end for as long as we live.
+// Within starts a process of a container, on a locked thread that has no other
+// children. libcontainer goes through two intermediate processes, which become our
+// children too, and does not wait for all of them when it fails: one of them left
+// unreaped in a PID namespace would hold up that namespace's end for as long as we
+// live.
 //
 // The workload can stop what enters its PID namespace: after bound all of it
 // is killed, which ends the start with an error.
-func startIn(c *libcontainer.Container, process *libcontainer.Process, bound time.Duration) error {
+func Within(bound time.Duration, c *libcontainer.Container, process *libcontainer.Process) error {
 	thread := unix.Gettid()
 	var late atomic.Bool
 	watchdog := time.AfterFunc(bound, func() {
@@ -43,8 +42,6 @@ func startIn(c *libcontainer.Container, process *libcontainer.Process, bound tim
 }
 
 // reapThread kills and waits for all children that the calling thread has made.
-// A thread of stage.run makes no others than those of one start, so that nobody
-// else's are among them.
 func reapThread() {
 	killChildren("/proc/thread-self/children")
 	for end := time.Now().Add(killBound); time.Now().Before(end); {
@@ -69,22 +66,4 @@ func killChildren(list string) {
 			unix.Kill(pid, unix.SIGKILL)
 		}
 	}
-}
-
-// reap waits for a process we are the parent of, so that it does not stay a
-// zombie. It costs a parked goroutine, no thread.
-func (h *Host) reap(pid int, process *libcontainer.Process) {
-	p, err := h.identify(pid)
-	if err != nil {
-		process.Wait() // gone already
-		return
-	}
-	fd, err := h.openPidfd(p)
-	go func() {
-		if err == nil {
-			fd.wait(context.Background())
-			fd.Close()
-		}
-		process.Wait()
-	}()
 }

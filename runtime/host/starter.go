@@ -1,0 +1,149 @@
+package host
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pinfold/runtime"
+	"pinfold/runtime/host/memfd"
+	"pinfold/runtime/host/starter"
+)
+
+//go:embed starter/program/starter.bin
+var starterProgram []byte
+
+// starterRest is how long the starter stays when there is nothing to start. It
+// comes back in some milliseconds; resting, it would take as many megabytes.
+const starterRest = 5 * time.Second
+
+// enterBound is how long a start or exec may take until the kernel executes the
+// command: far longer than any honest one takes, also on an emulated machine.
+const enterBound = 30 * time.Second
+
+// starters keeps one starter process while there is something to start.
+type starters struct {
+	// path is a file that a starter keeps locked (flock(2)) as long as it lives. One
+	// whose owner was killed needs some milliseconds to end what it was about.
+	path string
+
+	mu      sync.Mutex
+	program *os.File
+	client  *starter.Client
+	users   int
+	rest    *time.Timer
+}
+
+// orphanBound is how long the starter of a killed process may take to end.
+const orphanBound = 15 * time.Second
+
+// settle waits until no starter of an earlier process is left: it might still make
+// what is just being taken down.
+func (s *starters) settle(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.client != nil && !s.client.Gone() {
+		return nil // ours, and before it there was none
+	}
+	f, err := s.lock(ctx, unix.LOCK_EX)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+func (s *starters) lock(ctx context.Context, kind int) (*os.File, error) {
+	f, err := os.OpenFile(s.path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the lock of the process that starts sandboxes: %w", err)
+	}
+	for end := time.Now().Add(orphanBound); ; {
+		err := unix.Flock(int(f.Fd()), kind|unix.LOCK_NB)
+		if err == nil {
+			return f, nil
+		}
+		if err != unix.EWOULDBLOCK && err != unix.EINTR || time.Now().After(end) {
+			f.Close()
+			return nil, fmt.Errorf("an earlier process that starts sandboxes (pinfold-starter) still holds %s: %w", s.path, runtime.ErrBusy)
+		}
+		if err := sleep(ctx, time.Millisecond); err != nil {
+			f.Close()
+			return nil, err
+		}
+	}
+}
+
+// get returns a starter, spawned when there is none, for use until put.
+func (s *starters) get(ctx context.Context, st *stage) (*starter.Client, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.client != nil && s.client.Gone() {
+		s.client.Close()
+		s.client = nil
+	}
+	if s.program == nil {
+		f, err := memfd.Sealed("pinfold-starter", starterProgram, 0o755)
+		if err != nil {
+			return nil, err
+		}
+		s.program = f
+	}
+	if s.client == nil {
+		lock, err := s.lock(ctx, unix.LOCK_SH)
+		if err != nil {
+			return nil, err
+		}
+		defer lock.Close()
+		err = st.run(func() (err error) {
+			s.client, err = starter.Spawn(s.program, lock)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	s.users++
+	return s.client, nil
+}
+
+func (s *starters) put() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.users--
+	if s.rest == nil {
+		s.rest = time.AfterFunc(starterRest, s.retire)
+	}
+	s.rest.Reset(starterRest)
+}
+
+// retire lets an unused starter go.
+func (s *starters) retire() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.users > 0 {
+		return // put comes again
+	}
+	if s.client != nil {
+		s.client.Close()
+		s.client = nil
+	}
+	if s.program != nil {
+		s.program.Close()
+		s.program = nil
+	}
+}
+
+// Close lets the starter go. Nothing may be starting.
+func (s *starters) Close() {
+	s.mu.Lock()
+	if s.rest != nil {
+		s.rest.Stop()
+	}
+	s.mu.Unlock()
+	s.retire()
+}
