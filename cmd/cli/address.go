@@ -45,12 +45,17 @@ func sandboxAddress(text string) (string, error) {
 	return strings.TrimPrefix(full.String(), "sandbox."), nil
 }
 
+// inFull is the address that what sandboxAddress gave stands for.
+func inFull(name string) string {
+	if strings.HasPrefix(name, "sandbox.") {
+		return name
+	}
+	return "sandbox." + name
+}
+
 // nearest names the sandbox most like what was asked for, as "; did you mean …?".
 func nearest(text string, names []string) string {
-	full := text
-	if !strings.HasPrefix(text, "sandbox.") {
-		full = "sandbox." + text
-	}
+	full := inFull(text)
 	if hint := didYouMean(full, names, ""); hint != "" {
 		return hint
 	}

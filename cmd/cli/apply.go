@@ -266,7 +266,7 @@ func (v *applyView) confirm(result *reconcile.PlanResult) (bool, error) {
 	if r.json {
 		return true, nil
 	}
-	r.out.Plan(result)
+	r.out.Plan(result, v.destroy)
 	r.complain(view.Merge(v.warned, view.PlanDiagnostics(result)))
 	v.steps = view.Steps(result.Plan)
 	yes := v.approved || (result.Plan == nil || result.Plan.Empty())

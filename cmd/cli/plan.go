@@ -118,7 +118,7 @@ func (r *run) plan(ctx context.Context, p *planning, out string, detailed bool) 
 			return err
 		}
 	} else {
-		r.out.Plan(result)
+		r.out.Plan(result, p.options.Destroy)
 		r.complain(all)
 	}
 	if all.HasErrors() {

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"strings"
 
 	"github.com/urfave/cli/v3"
 
@@ -47,9 +46,7 @@ func (r *run) showEffective(in config.Inputs, text string) error {
 	if err != nil {
 		return err
 	}
-	if !strings.HasPrefix(address, "sandbox.") {
-		address = "sandbox." + address
-	}
+	address = inFull(address)
 	var names []string
 	for i := range desired.Sandboxes {
 		x := &desired.Sandboxes[i]
@@ -99,7 +96,7 @@ func (r *run) showPlan(path string) error {
 	if r.json {
 		return view.PlanJSON(r.out, &saved.Result, nil)
 	}
-	r.out.Plan(&saved.Result)
+	r.out.Plan(&saved.Result, saved.Options.Destroy)
 	r.complain(view.PlanDiagnostics(&saved.Result))
 	return nil
 }

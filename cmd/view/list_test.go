@@ -189,7 +189,7 @@ func TestNothingThatHides(t *testing.T) {
 		},
 		"describe": func(s *Screen) { s.Describe(d, false, now) },
 		"acted":    func(s *Screen) { s.Acted(&reconcile.ActResult{Sandbox: x, Note: evil}, now) },
-		"plan":     func(s *Screen) { s.Plan(p) },
+		"plan":     func(s *Screen) { s.Plan(p, false) },
 		"progress": func(s *Screen) {
 			progress := NewProgress(s, 1, false, func() time.Time { return now })
 			for _, state := range []string{"started", "running", "done", "failed", "skipped"} {

@@ -100,8 +100,9 @@ func (s *Screen) colorEdits(value string) string {
 }
 
 // Plan writes a plan for people. Beside errors, which the caller shows, only
-// what would be done without them is written.
-func (s *Screen) Plan(r *reconcile.PlanResult) {
+// what would be done without them is written. destroy tells that it is a plan to
+// end things.
+func (s *Screen) Plan(r *reconcile.PlanResult, destroy bool) {
 	p := r.Plan
 	if p == nil {
 		return
@@ -141,6 +142,8 @@ func (s *Screen) Plan(r *reconcile.PlanResult) {
 		s.Printf("%s What is said above is recorded by apply -refresh-only, which changes nothing on the host.\n", s.paint(bold, "Plan:"))
 	case p.RefreshOnly:
 		s.Printf("%s The records say what is on the host.\n", s.paint(green, s.paint(bold, "No changes.")))
+	case len(shown) == 0 && len(outputs) == 0 && destroy:
+		s.Printf("%s There is nothing to destroy.\n", s.paint(green, s.paint(bold, "No changes.")))
 	case len(shown) == 0 && len(outputs) == 0:
 		s.Printf("%s The host is as declared.\n", s.paint(green, s.paint(bold, "No changes.")))
 	case len(shown) == 0:

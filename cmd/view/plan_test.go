@@ -73,13 +73,13 @@ func everyAction() *reconcile.PlanResult {
 }
 
 func TestPlan(t *testing.T) {
-	golden(t, "plan.txt", shown(false, 0, func(s *Screen) { s.Plan(everyAction()) }))
-	golden(t, "plan_color.txt", shown(true, 0, func(s *Screen) { s.Plan(everyAction()) }))
+	golden(t, "plan.txt", shown(false, 0, func(s *Screen) { s.Plan(everyAction(), false) }))
+	golden(t, "plan_color.txt", shown(true, 0, func(s *Screen) { s.Plan(everyAction(), false) }))
 }
 
 func TestPlanWithoutChanges(t *testing.T) {
 	r := &reconcile.PlanResult{Plan: &plan.Plan{Notes: []string{"sandbox.old stays ended: shutdown_time passed."}}}
-	golden(t, "plan_none.txt", shown(false, 0, func(s *Screen) { s.Plan(r) }))
+	golden(t, "plan_none.txt", shown(false, 0, func(s *Screen) { s.Plan(r, false) }))
 }
 
 // Bookkeeping is no change.
@@ -87,7 +87,7 @@ func TestPlanOfNoopsOnly(t *testing.T) {
 	r := &reconcile.PlanResult{Plan: &plan.Plan{Changes: []plan.Change{
 		{Address: "sandbox.a", Kind: "sandbox", Action: plan.ActNoop, Cause: "exited with code 3", Consequence: "what its process held is released, files kept"},
 	}}}
-	if got, want := string(shown(false, 0, func(s *Screen) { s.Plan(r) })), "No changes. The host is as declared.\n"; got != want {
+	if got, want := string(shown(false, 0, func(s *Screen) { s.Plan(r, false) })), "No changes. The host is as declared.\n"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
@@ -95,9 +95,9 @@ func TestPlanOfNoopsOnly(t *testing.T) {
 // A plan that only records says so, and never that the host is as declared.
 func TestPlanOfRefreshOnly(t *testing.T) {
 	r := &reconcile.PlanResult{Plan: &plan.Plan{RefreshOnly: true, Drift: []plan.Drift{{Address: "sandbox.a", What: "exited with code 3"}}}}
-	golden(t, "plan_refresh_only.txt", shown(false, 0, func(s *Screen) { s.Plan(r) }))
+	golden(t, "plan_refresh_only.txt", shown(false, 0, func(s *Screen) { s.Plan(r, false) }))
 	r.Plan.Drift = nil
-	if got, want := string(shown(false, 0, func(s *Screen) { s.Plan(r) })), "No changes. The records say what is on the host.\n"; got != want {
+	if got, want := string(shown(false, 0, func(s *Screen) { s.Plan(r, false) })), "No changes. The records say what is on the host.\n"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
@@ -109,13 +109,13 @@ func TestPlanBesideAnError(t *testing.T) {
 		Drift: []plan.Drift{{Address: "sandbox.a", What: "could not be looked at"}},
 		Notes: []string{"sandbox.b is held paused by operator since 08:12; apply keeps it"},
 	}}
-	if got := shown(false, 0, func(s *Screen) { s.Plan(r) }); len(got) > 0 {
+	if got := shown(false, 0, func(s *Screen) { s.Plan(r, false) }); len(got) > 0 {
 		t.Errorf("beside an error and nothing else: %q", got)
 	}
 	r.Plan.Drift = nil
 	r.Plan.Changes = []plan.Change{{Address: "sandbox.b", Kind: "sandbox", Action: plan.ActUpdate, Cause: "labels changed", Consequence: "updated in place, keeps running"}}
 	r.Plan.Summary.Change = 1
-	golden(t, "plan_beside_error.txt", shown(false, 0, func(s *Screen) { s.Plan(r) }))
+	golden(t, "plan_beside_error.txt", shown(false, 0, func(s *Screen) { s.Plan(r, false) }))
 }
 
 // What a configuration or a workload can name must not reach the terminal raw.
@@ -128,7 +128,7 @@ func TestPlanHasNoRawControlCharacters(t *testing.T) {
 			Notes: []string{"n\x1b"}, Volumes: []string{"v\x1b"},
 		}},
 	}}
-	out := shown(false, 0, func(s *Screen) { s.Plan(r) })
+	out := shown(false, 0, func(s *Screen) { s.Plan(r, false) })
 	if i := bytes.IndexFunc(out, func(r rune) bool { return r < ' ' && r != '\n' || r >= 0x7f && r < 0xa0 }); i >= 0 {
 		t.Errorf("control character at %d of %q", i, out)
 	}
