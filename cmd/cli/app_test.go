@@ -524,7 +524,7 @@ func TestWait(t *testing.T) {
 		return []reconcile.SandboxView{{Address: "sandbox.py", Phase: phase, Conditions: []plan.Condition{{Type: "Ready", Status: status, Reason: "Why"}}}}
 	}
 	e := &engine{list: with("False", plan.Created), become: map[int][]reconcile.SandboxView{3: with("True", plan.Running)}}
-	if r := invoke(t, e, "wait", "py"); r.code != 0 || r.out != "py: Ready=True\n" || e.lists != 3 {
+	if r := invoke(t, e, "wait", "py"); r.code != 0 || r.out != "sandbox.py: Ready=True\n" || e.lists != 3 {
 		t.Errorf("exit %d after %d looks\n%s%s", r.code, e.lists, r.out, r.err)
 	}
 	if e.opens != 3 {
