@@ -97,6 +97,8 @@ func (s *Screen) Describe(d *reconcile.Description, agent bool, now time.Time) {
 	switch {
 	case x.EndedAt != nil:
 		life.add("Expired", expired(x, now))
+	case isOverdue(x, now):
+		life.add("Expires", instant(*x.ExpiresAt, now)+", not acted on yet")
 	case x.ExpiresAt != nil:
 		life.add("Expires", instant(*x.ExpiresAt, now))
 	default:
@@ -162,7 +164,7 @@ func (s *Screen) Describe(d *reconcile.Description, agent bool, now time.Time) {
 		}
 		s.table(2, []column{{"AT", 0}, {"TYPE", 0}, {"REASON", 1}, {"BY", 3}, {"MESSAGE", 2}}, rows)
 	}
-	if notes := standing([]reconcile.SandboxView{*x}, agent); len(notes) > 0 {
+	if notes := standing([]reconcile.SandboxView{*x}, agent, now); len(notes) > 0 {
 		s.Printf("\n%s %s\n", s.paint(bold, "Note:"), oneLine(notes[len(notes)-1])) // the reason stands above
 	}
 }

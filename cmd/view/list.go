@@ -31,7 +31,7 @@ func (s *Screen) List(r *reconcile.ListResult, agent bool, now time.Time) {
 		})
 	}
 	s.table(0, cols, rows)
-	for _, note := range standing(r.Sandboxes, agent) {
+	for _, note := range standing(r.Sandboxes, agent, now) {
 		s.Printf("%s %s\n", s.paint(bold, "Note:"), oneLine(note))
 	}
 }
@@ -40,14 +40,16 @@ func (s *Screen) List(r *reconcile.ListResult, agent bool, now time.Time) {
 const mostNotes = 5
 
 // standing says in a note each what could not be started and why, and what nobody
-// starts before the next apply.
-func standing(all []reconcile.SandboxView, agent bool) (notes []string) {
-	var failed, waiting []string
+// starts or ends before the next apply.
+func standing(all []reconcile.SandboxView, agent bool, now time.Time) (notes []string) {
+	var failed, waiting, overdue []string
 	for i := range all {
 		switch x := &all[i]; {
+		case !agent && isOverdue(x, now):
+			overdue = append(overdue, x.Address)
 		case !down(x):
 		case ready(x).Message != "":
-			failed = append(failed, x.Address+" could not be started: "+ready(x).Message)
+			failed = append(failed, whyDown(x))
 			waiting = append(waiting, x.Address)
 		case !agent:
 			waiting = append(waiting, x.Address)
@@ -57,16 +59,37 @@ func standing(all []reconcile.SandboxView, agent bool) (notes []string) {
 	if len(failed) > mostNotes {
 		notes = append(failed[:mostNotes], fmt.Sprintf("%d more could not be started; pinfold describe tells why", len(failed)-mostNotes))
 	}
-	switch n := len(waiting); {
-	case n == 0:
-	case agent:
+	if len(waiting) > 0 && agent {
 		notes = append(notes, "the agent tries again")
-	case n > mostNotes:
-		notes = append(notes, fmt.Sprintf("no agent runs, so nothing starts these %d sandboxes before the next apply", n))
-	default:
-		notes = append(notes, "no agent runs, so nothing starts "+strings.Join(waiting, ", ")+" before the next apply")
+	} else if len(waiting) > 0 {
+		notes = append(notes, "no agent runs, so nothing starts "+these(waiting)+" before the next apply")
+	}
+	if len(overdue) > 0 {
+		notes = append(notes, "no agent runs, so nothing ends "+these(overdue)+", whose deadline has passed, before the next apply")
 	}
 	return notes
+}
+
+// these names sandboxes, or counts them where they are many.
+func these(addresses []string) string {
+	if n := len(addresses); n > mostNotes {
+		return fmt.Sprintf("%d sandboxes", n)
+	}
+	return strings.Join(addresses, ", ")
+}
+
+// whyDown is why a sandbox could not be started; the engine's words often name it.
+func whyDown(x *reconcile.SandboxView) string {
+	why := ready(x).Message
+	if strings.HasPrefix(why, "cannot ") && strings.Contains(why, x.Address) {
+		return why
+	}
+	return x.Address + " could not be started: " + why
+}
+
+// isOverdue tells whether the deadline has passed and was not acted on.
+func isOverdue(x *reconcile.SandboxView, now time.Time) bool {
+	return x.ExpiresAt != nil && x.EndedAt == nil && !now.Before(*x.ExpiresAt)
 }
 
 // down tells whether a sandbox is to run and has no running process, and no hold
@@ -167,6 +190,8 @@ func portOf(p plan.Port) string {
 
 func expiresOf(x reconcile.SandboxView, now time.Time) string {
 	switch {
+	case isOverdue(&x, now):
+		return "overdue " + span(now.Sub(*x.ExpiresAt))
 	case x.ExpiresAt != nil:
 		return ago(*x.ExpiresAt, now)
 	case x.EndedAt != nil:

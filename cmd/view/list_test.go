@@ -146,8 +146,30 @@ func TestWhoStartsIt(t *testing.T) {
 	for range 7 {
 		many = append(many, failed)
 	}
-	if notes := standing(many, false); len(notes) != 7 || !strings.HasPrefix(notes[5], "2 more could not") || !strings.Contains(notes[6], "these 7 sandboxes") {
+	if notes := standing(many, false, now); len(notes) != 7 || !strings.HasPrefix(notes[5], "2 more could not") || !strings.Contains(notes[6], "starts 7 sandboxes before") {
 		t.Errorf("%q", notes)
+	}
+}
+
+// A deadline that has passed is not "3s ago" of something that runs, and without
+// an agent a note says that nobody acts on it.
+func TestOverdue(t *testing.T) {
+	x := reconcile.SandboxView{Address: "sandbox.late", Phase: plan.Running, Mode: "running", ExpiresAt: ptr(now.Add(-3 * time.Second)), Conditions: conditions("True", "Running")}
+	for agent, want := range map[bool]string{
+		true:  "  overdue 3s  -\n",
+		false: "  overdue 3s  -\nNote: no agent runs, so nothing ends sandbox.late, whose deadline has passed, before the next apply\n",
+	} {
+		got := string(shown(false, 0, func(s *Screen) { s.List(&reconcile.ListResult{Sandboxes: []reconcile.SandboxView{x}}, agent, now) }))
+		if !strings.HasSuffix(got, want) {
+			t.Errorf("agent %v:\n%s", agent, got)
+		}
+	}
+	if got := string(shown(false, 0, func(s *Screen) { s.Describe(&reconcile.Description{Sandbox: x}, true, now) })); !strings.Contains(got, "  Expires:  2026-12-01T11:59:57Z (3s ago), not acted on yet\n") {
+		t.Errorf("described:\n%s", got)
+	}
+	x.ExpiresAt, x.EndedAt = nil, x.ExpiresAt
+	if got := expiresOf(x, now); got != "3s ago" || isOverdue(&x, now) {
+		t.Errorf("one that expired: %q", got)
 	}
 }
 
