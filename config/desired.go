@@ -76,11 +76,13 @@ type Sandbox struct {
 
 	OperatingMode  string    `json:"operating_mode"`            // running, paused, suspended
 	ShutdownTime   time.Time `json:"shutdown_time,omitzero"`    // zero: never
-	ShutdownPolicy string    `json:"shutdown_policy,omitempty"` // retain, delete
+	ShutdownPolicy string    `json:"shutdown_policy,omitempty"` // retain, delete, pause
 	StopSignal     string    `json:"stop_signal,omitempty"`     // SIGTERM by default
 	StopGrace      Duration  `json:"stop_grace,omitempty"`      // 10s by default
 
 	Lifetime  Lifetime         `json:"lifetime,omitzero"`
+	Restart   Restart          `json:"restart,omitzero"`
+	Health    *Health          `json:"health,omitempty"`
 	Resources Resources        `json:"resources,omitzero"`
 	Security  Security         `json:"security"`
 	Network   *Attachment      `json:"network,omitempty"`
@@ -95,6 +97,34 @@ type Lifetime struct {
 	TTL          Duration `json:"ttl,omitempty"`           // 0: none
 	OnLost       string   `json:"on_lost,omitempty"`       // recreate (default), recreate-fresh, retain, delete
 	StartTimeout Duration `json:"start_timeout,omitempty"` // 5m by default
+	Clock        string   `json:"clock,omitempty"`         // always (default), or running: pausing stops the lease
+
+	IdleTimeout      Duration `json:"idle_timeout,omitempty"` // 0: never idle
+	IdleAction       string   `json:"idle_action,omitempty"`  // pause (default), suspend
+	ResumeOnAccess   bool     `json:"resume_on_access,omitempty"`
+	RenewOnAccess    Duration `json:"renew_on_access,omitempty"`    // 0: access renews nothing
+	RenewMinInterval Duration `json:"renew_min_interval,omitempty"` // between two such renewals; 60s by default
+}
+
+// Restart is the `restart` block: what follows when the process ends by itself.
+type Restart struct {
+	Mode        string   `json:"mode,omitempty"`         // never (default), on-failure, always
+	MaxAttempts int      `json:"max_attempts,omitempty"` // restarts in one series; 0: no limit
+	Window      Duration `json:"window,omitempty"`       // up this long, the next end begins a new series; 10m by default
+	BackoffMin  Duration `json:"backoff_min,omitempty"`  // 1s by default
+	BackoffMax  Duration `json:"backoff_max,omitempty"`  // 5m by default
+}
+
+// Health is the `health` block, a probe that the agent makes: exactly one of
+// Command, HTTP and TCP is set.
+type Health struct {
+	Command     []string `json:"command,omitempty"`      // run inside; 0 passes
+	HTTP        string   `json:"http,omitempty"`         // URL as seen from inside, http only; 2xx and 3xx pass
+	TCP         int      `json:"tcp,omitempty"`          // port that must accept a connection
+	Interval    Duration `json:"interval,omitempty"`     // 10s by default
+	Timeout     Duration `json:"timeout,omitempty"`      // of one probe; 5s by default
+	Retries     int      `json:"retries,omitempty"`      // failures in a row until it counts; 3 by default
+	StartPeriod Duration `json:"start_period,omitempty"` // after a start, in which failures do not count
 }
 
 // Resources is the `resources` block. Zero: no limit.

@@ -83,6 +83,7 @@ type Settings struct {
 	File           string   `json:"file,omitempty"`             // where they came from; empty: defaults
 	Raw            []byte   `json:"raw,omitempty"`              // the file's text: policies in it are evaluated from here
 	MaxLifetime    Duration `json:"max_lifetime,omitempty"`     // longest distance from now to a deadline; 0: no cap
+	ExpiryWarning  Duration `json:"expiry_warning,omitempty"`   // how long before a deadline an event warns of it; 0: no warning; 15m by default
 	MaxDestroy     float64  `json:"max_destroy"`                // share (0 to 1) of recorded sandboxes and volumes that one change of configuration may delete or replace without being asked for; default 0.5
 	AllowHostPaths []string `json:"allow_host_paths,omitempty"` // absolute directories that host-path mounts may come from; default none
 	AddressPools   []string `json:"address_pools"`              // prefixes that networks without cidr are cut from, a /24 each; default 10.88.0.0/16

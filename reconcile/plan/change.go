@@ -74,12 +74,17 @@ type Change struct {
 	Revive   bool      `json:"revive,omitempty"`    // this change clears Expired
 	// Then is where the change ends. create, replace, recreate, restart: the mode
 	// (created, running, paused, suspended); a create that ends created leaves a
-	// hold of that name. expire: "stopped", "destroyed" (leaving an Ended), or empty
-	// when there is nothing to take down and only Expired is recorded.
+	// hold of that name. expire: "stopped", "paused" (frozen, with a hold by expiry),
+	// "destroyed" (leaving an Ended), or empty when there is nothing to take down and
+	// only Expired is recorded. noop: "failed" when restarts are used up.
 	Then    string   `json:"then,omitempty"`
 	Missing []string `json:"missing,omitempty"` // repair
-	Fresh   bool     `json:"fresh,omitempty"`   // recreate without the old layer
-	Volumes []string `json:"volumes,omitempty"` // delete: data that goes
+	// Hold is recorded with the step: pause and suspend by the idle rule.
+	Hold *Hold `json:"hold,omitempty"`
+	// Warn is the deadline that is near: the step is an event and nothing else.
+	Warn    time.Time `json:"warn,omitzero"`
+	Fresh   bool      `json:"fresh,omitempty"`   // recreate without the old layer
+	Volumes []string  `json:"volumes,omitempty"` // delete: data that goes
 }
 
 // Diff is one attribute that differs.

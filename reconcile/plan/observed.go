@@ -27,7 +27,20 @@ type Seen struct {
 	Dying     bool
 	Outcome   *Outcome // left by the last process; Reason not filled in
 	OOMKills  uint64
+	Health    *Health  // what probes say of its process; nil: nobody probes it
 	Missing   []string // cgroup, rootfs, netns, link, address, rules, limits
+}
+
+// Health is the standing of a running process with its probe.
+type Health struct {
+	Status  string // "starting" until the first result that counts, "passing", "failing"
+	Message string // of the last failure
+}
+
+// Activity is what this process knows of a sandbox's use beyond the record.
+type Activity struct {
+	Last time.Time
+	Busy bool // something that counts as use goes on now
 }
 
 // SeenNetwork is what is true of one network now.
@@ -50,6 +63,7 @@ type Input struct {
 	Desired  *config.Desired
 	Records  Records
 	Observed Observed
+	Activity map[string]Activity // by sandbox address
 	Now      time.Time
 	Trigger  Trigger
 	Options  Options
@@ -58,7 +72,8 @@ type Input struct {
 
 // Limits are the host settings a plan obeys.
 type Limits struct {
-	MaxLifetime time.Duration // 0: none
+	MaxLifetime   time.Duration // 0: none
+	ExpiryWarning time.Duration // 0: no warning
 }
 
 // Options are what the user asked for beside the files.

@@ -47,6 +47,10 @@ type Sandbox struct {
 
 	Lease Lease `json:"lease,omitzero"`
 	Hold  *Hold `json:"hold,omitempty"`
+	// LastActivity is the last instant at which somebody used it, stored coarsely.
+	LastActivity time.Time `json:"last_activity,omitzero"`
+	// Warned is the deadline that an event has warned of.
+	Warned time.Time `json:"warned,omitzero"`
 
 	// Reserved from creation to destroy, through stop, recreate and replace.
 	IDs   IDRange           `json:"ids,omitzero"`
@@ -58,6 +62,7 @@ type Sandbox struct {
 	Expired    *Expired    `json:"expired,omitempty"`
 	Conditions []Condition `json:"conditions"` // always all six, in Types order
 	Retry      Retry       `json:"retry,omitzero"`
+	Restarts   Retry       `json:"restarts,omitzero"` // the series of restarts by the restart block; Error stays empty
 	CreatedAt  time.Time   `json:"created_at"`
 
 	// CarryFrom is the gone instance whose writable layer the next create takes
@@ -95,14 +100,26 @@ type Lease struct {
 	TTL     config.Duration `json:"ttl,omitempty"`  // the ttl Until was computed from; renewals leave it
 	Until   time.Time       `json:"until,omitzero"` // zero: none
 	Renewed bool            `json:"renewed,omitempty"`
+	// EndedAt is the deadline that pausing cleared, by expiry or because the clock
+	// runs only while the sandbox does.
+	EndedAt time.Time `json:"ended_at,omitzero"`
+	// ActedOn is the shutdown_time at which the sandbox was paused; the same one
+	// ends it no second time.
+	ActedOn time.Time `json:"acted_on,omitzero"`
+	// AccessRenewedAt is when access last renewed it.
+	AccessRenewedAt time.Time `json:"access_renewed_at,omitzero"`
 }
 
-// Hold is an operator's (or later idle's, expiry's) word over the declared mode.
+// Hold is a word over the declared mode: an operator's, the idle rule's, or that
+// of an expiry by pause.
 type Hold struct {
 	Mode   string    `json:"mode"` // running, paused, suspended, created
-	By     string    `json:"by"`   // operator, apply
+	By     string    `json:"by"`   // operator, apply, idle, expiry
 	At     time.Time `json:"at"`
 	Reason string    `json:"reason,omitempty"`
+	// Under is the operator's hold that one by idle or expiry lies over; it comes
+	// back when that ends.
+	Under *Hold `json:"under,omitempty"`
 }
 
 // Expired latches an expiry to the deadline that passed.
@@ -110,7 +127,8 @@ type Expired struct {
 	Deadline time.Time `json:"deadline"`
 	Reason   string    `json:"reason"` // TTLExpiry or ShutdownTime
 	At       time.Time `json:"at"`
-	Done     bool      `json:"done"` // teardown finished
+	Done     bool      `json:"done"`             // teardown finished
+	Paused   bool      `json:"paused,omitempty"` // it was frozen instead (shutdown_policy pause); a resume clears it
 }
 
 // Retry paces what failed or was killed.
