@@ -23,6 +23,7 @@ func TestScript(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			testscript.Run(t, testscript.Params{
 				Dir:                 filepath.Join("testdata", "script"),
+				WorkdirRoot:         t.TempDir(), // removed at the end, also when only some scripts run
 				Setup:               func(env *testscript.Env) error { return setup(env, mode) },
 				Cmds:                scriptCommands,
 				Condition:           func(cond string) (bool, error) { return condition(cond, mode) },
