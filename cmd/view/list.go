@@ -92,11 +92,14 @@ func isOverdue(x *reconcile.SandboxView, now time.Time) bool {
 	return x.ExpiresAt != nil && x.EndedAt == nil && !now.Before(*x.ExpiresAt)
 }
 
-// down tells whether a sandbox is to run and has no running process, and no hold
-// says that it waits for its start.
+// down tells whether a sandbox is to run, has no running process, and does not wait
+// for an operator's start.
 func down(x *reconcile.SandboxView) bool {
-	return ready(x).Reason == "Starting" && x.Phase != plan.Running && x.Hold == nil
+	return ready(x).Reason == "Starting" && x.Phase != plan.Running && !unstarted(x)
 }
+
+// unstarted tells whether apply -no-start left it to be started.
+func unstarted(x *reconcile.SandboxView) bool { return x.Hold != nil && x.Hold.Mode == "created" }
 
 // ready is the sandbox's condition of that name.
 func ready(x *reconcile.SandboxView) plan.Condition {
@@ -152,7 +155,7 @@ func readyOf(x *reconcile.SandboxView, agent bool) string {
 		return "-"
 	case c.Status == "True":
 		return "yes"
-	case c.Reason == "Starting" && x.Hold != nil:
+	case c.Reason == "Starting" && unstarted(x):
 		return "NotStarted"
 	case !down(x), agent && c.Message == "":
 		return c.Reason

@@ -109,6 +109,10 @@ func TestWhoStartsIt(t *testing.T) {
 	failed, killed := starting("failed", "no such\ncommand", nil), starting("killed", "", nil)
 	created := starting("created", "", &plan.Hold{Mode: "created", By: "apply", At: now})
 	created.Phase = plan.Created
+	held := starting("held", "", &plan.Hold{Mode: "running", By: "operator", At: now})
+	if got := [2]string{readyOf(&held, true), readyOf(&held, false)}; got != [2]string{"Starting", "NotStarted"} {
+		t.Errorf("one that is held running is %q", got)
+	}
 	all := []reconcile.SandboxView{failed, killed, created}
 	for _, c := range []struct {
 		agent bool
