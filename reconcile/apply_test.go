@@ -368,7 +368,7 @@ func TestUpdatePortsOnALiveSandbox(t *testing.T) {
     host      = 9999
   }`, 1))
 	_, err := l.applyFails(e, plan.Options{})
-	if !strings.Contains(err.Diagnostics[0].Detail, "is taken by another program") {
+	if text := err.Diagnostics[0].Detail; !strings.Contains(text, "is taken by another program") || strings.Count(text, "choose") != 1 {
 		t.Errorf("error %+v", err.Diagnostics)
 	}
 	if got := e.current("sandbox.a").Ports; len(got) != 2 || got["web"] != before["web"] {

@@ -620,6 +620,9 @@ func TestCheckPort(t *testing.T) {
 		if taken && !errors.Is(err, runtime.ErrTaken) {
 			t.Errorf("%s %s:%d: %v, want %v", protocol, a, port, err, runtime.ErrTaken)
 		}
+		if taken && strings.Contains(err.Error(), "choose") {
+			t.Errorf("what to do is for the caller to say: %v", err)
+		}
 		if !taken && (err != nil || got != port) {
 			t.Errorf("%s %s:%d: %d %v, want it free", protocol, a, port, got, err)
 		}

@@ -85,7 +85,7 @@ func (n *Net) checkPort(ctx context.Context, addr netip.Addr, port uint16, proto
 	if port != 0 {
 		k := portKey{number, netip.AddrPortFrom(addr, port)}
 		if p, taken := holder(k); taken {
-			return 0, fmt.Errorf("%w: instance %s has published %s; choose another host port", runtime.ErrTaken, p.owner, p.portKey)
+			return 0, fmt.Errorf("%w: instance %s has published %s", runtime.ErrTaken, p.owner, p.portKey)
 		}
 		return bind(k)
 	}
@@ -139,7 +139,7 @@ func bind(k portKey) (uint16, error) {
 	err = unix.Bind(fd, &unix.SockaddrInet4{Addr: k.host.Addr().As4(), Port: int(k.host.Port())})
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
-		return 0, fmt.Errorf("%w by a socket of the host; choose another host port", runtime.ErrTaken)
+		return 0, fmt.Errorf("%w by a socket of the host", runtime.ErrTaken)
 	case errors.Is(err, unix.EADDRNOTAVAIL):
 		return 0, fmt.Errorf("the host has no address %s; choose one of its own, or 0.0.0.0 for all: %w", k.host.Addr(), err)
 	case err != nil:
