@@ -11,6 +11,7 @@ import (
 	"pinfold/config"
 	"pinfold/reconcile/plan"
 	"pinfold/runtime"
+	"pinfold/state"
 )
 
 const (
@@ -219,6 +220,9 @@ func (a *agent) pass(ctx context.Context) error {
 	a.mu.Lock()
 	a.passes++
 	a.mu.Unlock()
+	if err := a.stored(); err != nil {
+		return err
+	}
 	a.recoverAgain(ctx)
 	seen, err := a.look(ctx)
 	if err != nil {
@@ -260,6 +264,11 @@ func (a *agent) pass(ctx context.Context) error {
 	}
 	a.forgetGone(records.Sandboxes)
 	return nil
+}
+
+// stored tells whether what is recorded is still kept where it is looked for.
+func (e *Engine) stored() error {
+	return e.store.View(func(state.Tx) error { return nil })
 }
 
 // quiet is for a sandbox that needs nothing now: its process is watched, and the

@@ -12,6 +12,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"pinfold/config"
@@ -33,6 +34,7 @@ type prepared struct {
 	seen    sight
 	source  *config.Source // nil: a destroy without files
 	options plan.Options
+	stuck   []Failure // sandboxes whose ended processes do not go
 }
 
 // Plan makes a plan and changes nothing.
@@ -215,7 +217,7 @@ func (e *Engine) Apply(ctx context.Context, r ApplyRequest, confirm func(*PlanRe
 		}
 		req.Source, req.Options = r.Saved.Source, r.Saved.Options
 	}
-	p, err := e.prepare(ctx, req)
+	p, err := e.prepareSettled(ctx, req)
 	if err != nil {
 		return nil, errorOf(err)
 	}
@@ -253,6 +255,51 @@ func (e *Engine) Apply(ctx context.Context, r ApplyRequest, confirm func(*PlanRe
 	return res, errorOf(e.execute(ctx, p, r, progress, res))
 }
 
+// prepareSettled is prepare once what is dying is dead, which it waits for within
+// the host's bound: nothing can be done with a sandbox before. A destroy does so itself.
+func (e *Engine) prepareSettled(ctx context.Context, r PlanRequest) (*prepared, error) {
+	p, err := e.prepare(ctx, r)
+	if err != nil || r.Options.Destroy || r.Options.RefreshOnly {
+		return p, err
+	}
+	var all []*plan.Sandbox
+	for _, address := range sortedKeys(p.records.Sandboxes) {
+		if rec := p.records.Sandboxes[address]; dying(p.seen.Instances, rec) && inScope(r.Options, address) {
+			all = append(all, rec)
+		}
+	}
+	if len(all) == 0 {
+		return p, nil
+	}
+	as := e.as(byApply)
+	var mu sync.Mutex
+	var stuck []Failure
+	each(all, DefaultParallelism, func(rec *plan.Sandbox) {
+		release, holder := e.lanes.try(rec.Address, "apply", as.by)
+		if holder != nil {
+			return // whoever is at it does the same
+		}
+		defer release()
+		if e.current(rec.Address) != rec {
+			return
+		}
+		if err := as.finishDying(context.WithoutCancel(ctx), rec); err != nil {
+			mu.Lock()
+			defer mu.Unlock()
+			stuck = append(stuck, Failure{Address: rec.Address, Action: plan.ActStop, Error: err.Error()})
+		}
+	})
+	if p, err = e.prepare(ctx, r); err == nil {
+		p.stuck = stuck
+	}
+	return p, err
+}
+
+// inScope tells whether a plan with these options is about the sandbox itself.
+func inScope(o plan.Options, address string) bool {
+	return (len(o.Targets) == 0 || slices.Contains(o.Targets, address)) && !slices.Contains(o.Excludes, address)
+}
+
 // stillApproved makes the plan again when the state changed while it was shown,
 // as when the agent brought something back. Unless anything goes, only the work
 // that was shown is approved.
@@ -264,6 +311,7 @@ func (e *Engine) stillApproved(ctx context.Context, r PlanRequest, shown *prepar
 	if err != nil {
 		return nil, err
 	}
+	now.stuck = shown.stuck
 	if now.Diagnostics.HasErrors() {
 		return nil, &Error{Kind: Invalid, Message: "the plan cannot be applied", Diagnostics: now.Diagnostics}
 	}
@@ -306,8 +354,11 @@ func (e *Engine) execute(ctx context.Context, p *prepared, r ApplyRequest, progr
 	e.log.Debug("applying", "digest", p.Digest, "serial", p.Serial, "changes", len(p.Plan.Changes))
 	run.execute(ctx, r.Parallelism)
 	as.sweepAll(ctx)
-	res.Applied, res.Failures = plan.Summarize(run.done), run.failures
-	res.Interrupted = run.interrupted
+	res.Applied, res.Interrupted = plan.Summarize(run.done), run.interrupted
+	res.Failures = slices.Concat(run.failures, p.stuck)
+	if !res.Interrupted {
+		res.Failures = append(res.Failures, e.remaining(p, res.Failures)...)
+	}
 	if err := as.finishApply(ctx, p, run, res); err != nil {
 		return err
 	}
@@ -323,6 +374,30 @@ func (e *Engine) execute(ctx context.Context, p *prepared, r ApplyRequest, progr
 		return applyFailed(res.Failures)
 	}
 	return nil
+}
+
+// remaining are the sandboxes that were to go and are still on record though
+// nothing has failed: the plan has left them alone, and says why.
+func (e *Engine) remaining(p *prepared, failures []Failure) []Failure {
+	if p.options.RefreshOnly {
+		return nil
+	}
+	wanted := declaredBy(p.desired).sandboxes
+	var all []Failure
+	for _, address := range sortedKeys(p.records.Sandboxes) {
+		if !p.options.Destroy && wanted[address] != nil || !inScope(p.options, address) || e.current(address) == nil ||
+			slices.ContainsFunc(failures, func(f Failure) bool { return f.Address == address }) {
+			continue
+		}
+		why := "it is still there"
+		for _, note := range p.Plan.Notes {
+			if about, found := strings.CutPrefix(note, address+" "); found {
+				why += ": it " + about
+			}
+		}
+		all = append(all, Failure{Address: address, Action: plan.ActDelete, Error: why})
+	}
+	return all
 }
 
 // sweepAll removes old instances that earlier steps could not remove.

@@ -99,6 +99,11 @@ func NewEngine(ctx context.Context, o EngineOptions) (*Engine, error) {
 	if err := e.load(); err != nil {
 		return nil, err
 	}
+	for _, rec := range e.records.Sandboxes {
+		if i := rec.Instance; live(rec) && i.PID != 0 {
+			e.host.Recall(i.ID, runtime.Process{PID: i.PID, StartTime: i.StartTime, BootID: i.BootID}, runtime.Mark{UID: rec.UID, Address: rec.Address})
+		}
+	}
 	e.turn.init(e.now)
 	if !e.readOnly {
 		if err := e.sweepBlocks(); err != nil {

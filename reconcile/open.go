@@ -38,8 +38,11 @@ type OpenOptions struct {
 	LockWait time.Duration // for another process that has the state; 0: DefaultLockWait, NoLockWait: none
 	Verb     string        // what the caller is about to do, told to whoever waits
 	ReadOnly bool          // look only: nothing is stored, recovered or made
-	Version  string
-	Log      hclog.Logger
+	// Waiting, when set, is told once, in words, for whom the state is waited for,
+	// if that takes longer than a moment.
+	Waiting func(text string)
+	Version string
+	Log     hclog.Logger
 }
 
 func (o *OpenOptions) fill() error {
@@ -70,32 +73,42 @@ func Open(ctx context.Context, o OpenOptions) (Service, error) {
 		return nil, err
 	}
 	c, ok, err := dial(o.RunDir)
-	if err != nil {
-		return nil, errorOf(err)
-	}
-	if ok {
-		st, err := c.Status(ctx)
-		if err != nil {
-			return nil, err
+	if err == nil && !ok {
+		var e *Engine
+		if e, err = openEngine(ctx, o, byApply); err == nil {
+			return e, nil
 		}
-		if real(st.StateDir) != real(o.StateDir) {
-			return nil, &Error{Kind: Invalid, Message: fmt.Sprintf(
-				"the agent in %s serves state %s, not %s; give -run-dir and -state-dir that belong together", o.RunDir, st.StateDir, o.StateDir)}
+		if errors.Is(err, errServed) {
+			c, ok, err = dial(o.RunDir)
 		}
-		return c, nil
 	}
-	e, err := openEngine(ctx, o, byApply)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, errorOf(err)
+	case !ok:
+		return nil, &Error{Kind: Internal, Message: fmt.Sprintf("the agent in %s ended as soon as it had begun; try again", o.RunDir)}
 	}
-	return e, nil
+	st, err := c.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if real(st.StateDir) != real(o.StateDir) {
+		return nil, &Error{Kind: Invalid, Message: fmt.Sprintf(
+			"the agent in %s serves state %s, not %s; give -run-dir and -state-dir that belong together", o.RunDir, st.StateDir, o.StateDir)}
+	}
+	return c, nil
 }
 
-func real(dir string) string {
-	if r, err := filepath.EvalSymlinks(dir); err == nil {
+// real is the path without symbolic links, as far as it exists.
+func real(path string) string {
+	if r, err := filepath.EvalSymlinks(path); err == nil {
 		return r
 	}
-	return dir
+	parent, name := filepath.Split(filepath.Clean(path))
+	if name == "" {
+		return path
+	}
+	return filepath.Join(real(parent), name)
 }
 
 // openEngine opens state and host in this process.
@@ -103,17 +116,18 @@ func openEngine(ctx context.Context, o OpenOptions, by string) (*Engine, error) 
 	if os.Geteuid() != 0 {
 		return nil, &Error{Kind: Invalid, Message: fmt.Sprintf("cannot %s: pinfold needs root for sandboxes, or access to a running agent's socket in %s; run it with sudo", o.Verb, o.RunDir)}
 	}
-	store, err := state.Open(ctx, state.Options{Dir: o.StateDir, Verb: o.Verb, Wait: o.LockWait, ReadOnly: o.ReadOnly})
+	if err := bereft(o.StateDir); err != nil {
+		return nil, err
+	}
+	store, err := openStore(ctx, o)
 	if errors.Is(err, state.ErrNoState) {
-		store, err = emptyStore{path: filepath.Join(o.StateDir, "state.db")}, nil
+		store, err = emptyStore{path: statePath(o.StateDir)}, nil
 	}
 	if err != nil {
 		return nil, servedElsewhere(err, o)
 	}
-	if !o.ReadOnly {
-		if err := os.MkdirAll(o.RunDir, 0o700); err != nil {
-			return nil, errors.Join(fmt.Errorf("cannot make the run dir: %w", err), store.Close())
-		}
+	if err := bindRunDir(store, o); err != nil {
+		return nil, errors.Join(err, store.Close())
 	}
 	h, err := openHost(o, store.Lineage())
 	if err != nil {
@@ -127,6 +141,49 @@ func openEngine(ctx context.Context, o OpenOptions, by string) (*Engine, error) 
 		return nil, errors.Join(err, h.Close(), store.Close())
 	}
 	return e, nil
+}
+
+func statePath(stateDir string) string { return filepath.Join(stateDir, "state.db") }
+
+// errServed: while the state was waited for, an agent came up that serves it.
+var errServed = errors.New("an agent serves the state now")
+
+// socketPoll is how often somebody who waits for the state looks whether the one
+// who has it is an agent that answers by now.
+const socketPoll = 100 * time.Millisecond
+
+// openStore opens the state, or fails with errServed.
+func openStore(ctx context.Context, o OpenOptions) (state.Store, error) {
+	ctx, stop := context.WithCancelCause(ctx)
+	var polling sync.WaitGroup
+	defer polling.Wait()
+	defer stop(nil)
+	polling.Go(func() {
+		tick := time.NewTicker(socketPoll)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			if _, ok, err := dial(o.RunDir); ok && err == nil {
+				stop(errServed)
+			}
+		}
+	})
+	options := state.Options{Dir: o.StateDir, Verb: o.Verb, Wait: o.LockWait, ReadOnly: o.ReadOnly}
+	if o.Waiting != nil {
+		options.Waiting = func(h state.Holder) {
+			who := "another process"
+			if h.PID != 0 {
+				verb, _, _ := strings.Cut(h.Verb, " ")
+				who = fmt.Sprintf("%s (pid %d)", verb, h.PID)
+			}
+			o.Waiting(fmt.Sprintf("waiting for %s, at most %s ...", who, o.LockWait))
+		}
+	}
+	return state.Open(ctx, options)
 }
 
 // agentVerb is what an agent notes beside the state it holds, with its run dir
@@ -174,14 +231,14 @@ func RunAgent(ctx context.Context, o AgentOptions) error {
 	}
 	o.Verb = agentVerb + o.RunDir
 	if os.Geteuid() == 0 {
-		if err := os.MkdirAll(o.RunDir, 0o700); err != nil {
-			return fmt.Errorf("cannot make the run dir: %w", err)
-		}
 		if c, ok, err := dial(o.RunDir); err == nil && ok {
 			return errorOf(secondAgent(ctx, c, o.RunDir))
 		}
 	}
 	e, err := openEngine(ctx, o.OpenOptions, byAgent)
+	if errors.Is(err, errServed) {
+		return errorOf(secondAgent(ctx, &Client{socket: filepath.Join(o.RunDir, SocketName)}, o.RunDir))
+	}
 	if err != nil {
 		return errorOf(err)
 	}
@@ -215,7 +272,7 @@ func (e *Engine) serveAgent(ctx context.Context, o AgentOptions) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	s := &server{e: e, listener: l}
+	s := &server{e: e, runDir: o.RunDir, listener: l}
 	var parts sync.WaitGroup
 	errs := make(chan error, 2)
 	parts.Go(func() { errs <- s.serve(ctx); cancel() })

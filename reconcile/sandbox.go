@@ -243,6 +243,9 @@ func (e *actor) finishStart(ctx context.Context, in *Intent, rec *plan.Sandbox, 
 		err = e.host.Start(ctx, inst.ID)
 		failpoint("host.start.after")
 	}
+	if err != nil && inst.Phase == plan.Created && !fresh && !errors.Is(err, runtime.ErrCommand) {
+		err = e.startAnew(ctx, rec, err)
+	}
 	if err != nil {
 		return e.startFailed(ctx, in, rec, fresh, err)
 	}
@@ -257,6 +260,21 @@ func (e *actor) finishStart(ctx context.Context, in *Intent, rec *plan.Sandbox, 
 	rec.Conditions = plan.Conditions(rec, aliveSeen(rec, false), true, now)
 	w := &write{bump: true}
 	return e.end(in, w.sandbox(copySandbox(rec)).event(e.eventOf(rec, "start", "started", "")))
+}
+
+// startAnew starts a created instance that could not be started as it was: what it
+// waits at may be gone with the run dir. It has run nothing yet that could be lost.
+func (e *actor) startAnew(ctx context.Context, rec *plan.Sandbox, cause error) error {
+	id := rec.Instance.ID
+	e.log.Warn("made again, because it cannot be started as it was created", "address", rec.Address, "instance", id, "error", cause)
+	if _, err := e.host.Stop(ctx, id, runtime.StopOptions{}); err != nil {
+		return errors.Join(cause, err)
+	}
+	if err := e.ready(ctx, rec); err != nil {
+		return errors.Join(cause, err)
+	}
+	rec.Instance.RunningSpec = rec.Generation
+	return e.host.Start(ctx, id)
 }
 
 // ready makes a stopped instance's surroundings and PID 1 again.

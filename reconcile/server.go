@@ -21,6 +21,7 @@ import (
 // server answers calls on the agent's socket with its engine.
 type server struct {
 	e        *Engine
+	runDir   string
 	listener *net.UnixListener
 	conns    sync.WaitGroup
 }
@@ -43,16 +44,77 @@ func listen(runDir string) (*net.UnixListener, error) {
 	return net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 }
 
+// socketCheck is how often the socket is looked for.
+const socketCheck = time.Second
+
 // serve accepts calls until ctx ends, then waits for those that run: each is
-// cancelled as by one Ctrl-C.
+// cancelled as by one Ctrl-C. A socket that somebody removed with the run dir is
+// made again.
 func (s *server) serve(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() { s.listener.Close() })
-	defer stop()
 	defer s.conns.Wait()
+	for {
+		err := s.accept(ctx)
+		if ctx.Err() != nil || err != nil {
+			return err
+		}
+		if err := s.listenAgain(ctx); err != nil {
+			return nil
+		}
+		s.e.log.Warn("the socket was gone, as when the run dir is cleared, and is made again", "socket", s.listener.Addr())
+		s.e.wake() // what else was in the run dir is gone too
+	}
+}
+
+// listenAgain tries until there is a socket, or ctx ends.
+func (s *server) listenAgain(ctx context.Context) error {
+	for {
+		err := os.MkdirAll(s.runDir, 0o700)
+		if err == nil {
+			s.listener, err = listen(s.runDir)
+		}
+		if err == nil {
+			return nil
+		}
+		s.e.complain("", "cannot make the socket again", err)
+		select {
+		case <-time.After(socketCheck):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// accept serves the listener until ctx ends or its socket is gone.
+func (s *server) accept(ctx context.Context) error {
+	path := filepath.Join(s.runDir, SocketName)
+	made, err := os.Lstat(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	gone, lost := context.WithCancel(ctx)
+	defer lost()
+	stop := context.AfterFunc(gone, func() { s.listener.Close() })
+	defer stop()
+	s.conns.Go(func() {
+		tick := time.NewTicker(socketCheck)
+		defer tick.Stop()
+		for {
+			select {
+			case <-gone.Done():
+				return
+			case <-tick.C:
+			}
+			if now, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) || err == nil && !os.SameFile(made, now) {
+				s.listener.SetUnlinkOnClose(false) // what is there now is not ours
+				lost()
+				return
+			}
+		}
+	})
 	for {
 		conn, err := s.listener.AcceptUnix()
 		if err != nil {
-			if ctx.Err() != nil {
+			if gone.Err() != nil {
 				return nil
 			}
 			if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
@@ -150,6 +212,10 @@ func (ses *session) listen(ctx context.Context, cancel context.CancelFunc) {
 }
 
 func (s *server) dispatch(ctx context.Context, cancel context.CancelFunc, ses *session, call *frame) {
+	if err := s.e.stored(); err != nil {
+		ses.fail(err, nil)
+		return
+	}
 	switch call.Method {
 	case "plan":
 		answer(ses, call, func(r PlanRequest) (any, error) { return s.e.Plan(ctx, r) })

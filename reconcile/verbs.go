@@ -1,14 +1,18 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
 
 	"pinfold/reconcile/plan"
+	"pinfold/runtime"
 )
 
 // accessWait bounds how long exec and logs wait for a sandbox that is just
@@ -31,6 +35,7 @@ func (e *Engine) Act(ctx context.Context, r ActRequest) (*ActResult, error) {
 	defer release()
 	work := context.WithoutCancel(ctx) // once begun it is finished
 	res := &ActResult{}
+	before := copySandbox(rec)
 	switch r.Verb {
 	case "start":
 		err = op.opStart(work, rec, r)
@@ -45,6 +50,9 @@ func (e *Engine) Act(ctx context.Context, r ActRequest) (*ActResult, error) {
 	}
 	if err != nil {
 		e.log.Warn("cannot act", "address", rec.Address, "verb", r.Verb, "error", err)
+		if r.Verb != "release" {
+			err = errors.Join(err, op.takeBack(before, r.Verb))
+		}
 		return nil, errorOf(err)
 	}
 	e.acted(rec.Address, r.Verb, r.Reason, res.Note)
@@ -155,6 +163,18 @@ func notExpired(rec *plan.Sandbox, verb string) error {
 		verb, rec.Address, rec.Expired.Deadline.UTC().Format(time.RFC3339))}
 }
 
+// takeBack restores hold and lease as they were before a verb that failed: they
+// would say that it happened.
+func (e *actor) takeBack(before *plan.Sandbox, verb string) error {
+	rec, ok := e.sandbox(before.Address)
+	if !ok || reflect.DeepEqual(rec.Hold, before.Hold) && rec.Lease == before.Lease {
+		return nil
+	}
+	rec.Hold, rec.Lease = before.Hold, before.Lease
+	w := &write{bump: true}
+	return e.commit(w.sandbox(rec).event(e.eventOf(rec, "undone", verb+" failed", "hold and lease are as they were before it")))
+}
+
 // held puts the operator's word into the record, or takes the hold away where
 // it says what is declared, and returns what is to be recorded with the step
 // that follows it.
@@ -163,17 +183,16 @@ func (e *actor) held(rec *plan.Sandbox, mode string, r ActRequest) *write {
 	if declared == "" {
 		declared = "running"
 	}
-	if mode == declared {
-		rec.Hold = nil
-	} else {
-		by := r.By
-		if by == "" {
-			by = byOperator
-		}
-		rec.Hold = &plan.Hold{Mode: mode, By: by, At: e.now(), Reason: r.Reason}
-	}
 	w := &write{bump: true}
-	return w.event(e.eventOf(rec, "held", mode, r.Reason))
+	if mode != declared {
+		rec.Hold = &plan.Hold{Mode: mode, By: cmp.Or(r.By, byOperator), At: e.now(), Reason: r.Reason}
+		return w.event(e.eventOf(rec, "held", mode, r.Reason))
+	}
+	if rec.Hold != nil {
+		rec.Hold = nil
+		w.event(e.eventOf(rec, "release", byOperator, r.Reason))
+	}
+	return w
 }
 
 func (e *actor) opStart(ctx context.Context, rec *plan.Sandbox, r ActRequest) error {
@@ -249,6 +268,20 @@ func (e *actor) converge(ctx context.Context, address string) (did bool, wake ti
 	if err != nil {
 		return false, time.Time{}, err
 	}
+	if dying(now.Instances, rec) {
+		if e.now().Before(rec.Retry.NextAt) {
+			return false, rec.Retry.NextAt, nil
+		}
+		if err := e.finishDying(ctx, rec); err != nil {
+			return true, time.Time{}, e.stepFailed(rec, nil, err, nil)
+		}
+		if rec, err = e.refresh(ctx, address); err != nil {
+			return true, time.Time{}, err
+		}
+		if now, err = e.glance(ctx, rec); err != nil {
+			return true, time.Time{}, err
+		}
+	}
 	records := e.only(address)
 	p := plan.Make(plan.Input{
 		Records: records, Observed: now.Observed, Now: e.now(), Trigger: plan.Keep, Limits: e.limits(),
@@ -260,6 +293,27 @@ func (e *actor) converge(ctx context.Context, address string) (did bool, wake ti
 		return false, p.WakeAt, e.commit((&write{}).sandbox(rec))
 	}
 	return len(changes) > 0, p.WakeAt, e.carryOut(ctx, changes)
+}
+
+// dying tells whether the main process of rec's instance is gone while others of
+// it are still there.
+func dying(seen map[string]plan.Seen, rec *plan.Sandbox) bool {
+	if rec.Instance == nil {
+		return false
+	}
+	s := seen[rec.Instance.ID]
+	return s.Dying && !s.Alive && s.Unknown == ""
+}
+
+// finishDying ends what is left of an instance whose main process is gone, within
+// the host's bound. The caller holds the lane.
+func (e *actor) finishDying(ctx context.Context, rec *plan.Sandbox) error {
+	_, err := e.host.Stop(ctx, rec.Instance.ID, runtime.StopOptions{})
+	failpoint("host.stop.after")
+	if err != nil && !errors.Is(err, runtime.ErrNotFound) {
+		return fmt.Errorf("processes of %s do not end: %w", rec.Address, err)
+	}
+	return nil
 }
 
 // settled tells whether what failed once is not wanted any more: it could be

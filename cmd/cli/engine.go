@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"time"
@@ -37,6 +38,7 @@ func (r *run) open(ctx context.Context, n need) (reconcile.Service, error) {
 	return r.Open(ctx, reconcile.OpenOptions{
 		StateDir: r.global.stateDir, RunDir: r.global.runDir, Settings: settings,
 		LockWait: n.lockWait, Verb: n.verb, ReadOnly: !n.changes, Version: config.Version, Log: log,
+		Waiting: func(text string) { fmt.Fprintln(r.err, text) },
 	})
 }
 

@@ -109,7 +109,7 @@ func Open(o Options) (*Host, error) {
 	if os.Geteuid() != 0 {
 		return nil, fmt.Errorf("%w: sandboxes need root (euid is %d); run as root or through the agent", runtime.ErrUnsupported, os.Geteuid())
 	}
-	boot, err := bootID()
+	boot, err := BootID()
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,8 @@ import (
 	"pinfold/runtime"
 )
 
-func bootID() (string, error) {
+// BootID is the kernel's name for the time since it was started.
+func BootID() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return "", fmt.Errorf("cannot read this boot's id: %w", err)

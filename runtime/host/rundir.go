@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -137,4 +138,40 @@ func Owner(dir string) (string, error) {
 		return "", fmt.Errorf("cannot read whose directory %s is: %w", dir, err)
 	}
 	return strings.TrimSpace(string(mark)), nil
+}
+
+// Left is what a state directory holds.
+type Left struct {
+	Lineage   string
+	Instances []string // the address of each sandbox, or the instance's id where that cannot be told
+	Volumes   int
+}
+
+// LeftIn looks into a state directory whose state is gone.
+func LeftIn(stateDir string) (Left, error) {
+	var l Left
+	var err error
+	if l.Lineage, err = Owner(stateDir); err != nil || l.Lineage == "" {
+		return l, err
+	}
+	dir := filepath.Join(stateDir, "instances")
+	ids, err := listIDs(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return l, err
+	}
+	for _, id := range ids {
+		var r record
+		data, err := os.ReadFile(filepath.Join(dir, id, "instance.json"))
+		if err != nil || json.Unmarshal(data, &r) != nil || r.Instance.Mark.Address == "" {
+			r.Instance.Mark.Address = id
+		}
+		l.Instances = append(l.Instances, r.Instance.Mark.Address)
+	}
+	slices.Sort(l.Instances)
+	volumes, err := os.ReadDir(filepath.Join(stateDir, "volumes"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return l, fmt.Errorf("cannot list volumes: %w", err)
+	}
+	l.Volumes = len(volumes)
+	return l, nil
 }

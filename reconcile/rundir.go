@@ -1,0 +1,109 @@
+package reconcile
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+
+	"pinfold/runtime/host"
+	"pinfold/state"
+)
+
+// A state belongs to one state dir and, while its sandboxes live, to one run dir:
+// what is there of a sandbox that lives is found and released nowhere else.
+
+// metaRunDir is where the state's sandboxes have what lives in a run dir.
+const metaRunDir = "run_dir"
+
+// bindRunDir makes the run dir and records it in the state. Another one than
+// recorded is refused while anything may live in that one.
+func bindRunDir(store state.Store, o OpenOptions) error {
+	if store.Lineage() == "" {
+		return nil // nothing is there, and nothing will be made
+	}
+	var have string
+	if err := store.View(func(tx state.Tx) error { have = tx.Meta(metaRunDir); return nil }); err != nil {
+		return err
+	}
+	want := real(o.RunDir)
+	if have != "" && have != want {
+		lives, err := living(store)
+		if err != nil {
+			return err
+		}
+		if len(lives) > 0 {
+			return &Error{Kind: Invalid, Message: fmt.Sprintf(
+				"state %s belongs to run dir %s, not %s, as long as anything lives there: %s; give -run-dir %s, or stop them there first",
+				o.StateDir, have, want, some(lives), have)}
+		}
+	}
+	if o.ReadOnly {
+		return nil
+	}
+	if err := os.MkdirAll(o.RunDir, 0o700); err != nil {
+		return fmt.Errorf("cannot make the run dir: %w", err)
+	}
+	if have == want {
+		return nil
+	}
+	return store.Update(func(tx state.Tx) error { return tx.SetMeta(metaRunDir, want) })
+}
+
+// living lists the sandboxes of which something may live on this boot.
+func living(store state.Store) ([]string, error) {
+	boot, err := host.BootID()
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{store: store}
+	if err := e.load(); err != nil {
+		return nil, err
+	}
+	var lives []string
+	for address, rec := range e.records.Sandboxes {
+		if live(rec) && rec.Instance.BootID == boot || doomed(rec) || rec.CarryFrom != "" {
+			lives = append(lives, address)
+		}
+	}
+	slices.Sort(lives)
+	return lives, nil
+}
+
+// some names the first few of a list.
+func some(list []string) string {
+	const shown = 3
+	text := ""
+	for i, s := range list[:min(shown, len(list))] {
+		if i > 0 {
+			text += ", "
+		}
+		text += s
+	}
+	if more := len(list) - shown; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// bereft refuses a state dir whose state.db is gone while instances or volumes of
+// its lineage are there: a new state would neither know nor own them.
+func bereft(stateDir string) error {
+	path := statePath(stateDir)
+	missing := func() bool { _, err := os.Lstat(path); return errors.Is(err, fs.ErrNotExist) }
+	if !missing() {
+		return nil
+	}
+	left, err := host.LeftIn(stateDir)
+	if err != nil || len(left.Instances)+left.Volumes == 0 || !missing() { // somebody may just have made it
+		return err
+	}
+	what := "data of its volumes"
+	if len(left.Instances) > 0 {
+		what = "instances of " + some(left.Instances) + ", which may be running,"
+	}
+	return &Error{Kind: Invalid, Message: fmt.Sprintf(
+		"%s is missing, but %s are in %s (lineage %s); put the file back, from a backup if need be, or begin anew beside them with another -state-dir and -run-dir; nothing was changed",
+		path, what, stateDir, left.Lineage)}
+}
