@@ -25,13 +25,33 @@ func Adopt(rec *Sandbox, r *config.Resource[config.Sandbox], c *Change) {
 		if i := rec.Instance; i != nil && !restart && i.RunningSpec == rec.Generation-1 {
 			i.RunningSpec = rec.Generation
 		}
-		rec.Retry = Retry{}
+		rec.Retry, rec.Restarts = Retry{}, Retry{}
 	}
 	rec.Lease = rec.Lease.WithTTL(spec.Lifetime.TTL)
 	rec.Spec, rec.Lifecycle, rec.DependsOn, rec.Sources = *spec, r.Lifecycle, r.DependsOn, r.Sources
 	if c.Revive {
-		rec.Expired = nil
+		Revive(rec)
 	}
+}
+
+// Revive is what a change with Revive does to the record, with a declared spec
+// (Adopt does it then) or without: the sandbox is no longer expired. One that
+// expiry had paused gets its lease back, and loses expiry's hold.
+func Revive(rec *Sandbox) {
+	if rec.Expired != nil && rec.Expired.Paused {
+		rec.Lease = rec.Lease.running()
+		rec.Hold = rec.Hold.without("expiry")
+	}
+	rec.Expired, rec.Retry = nil, Retry{}
+}
+
+// without is the hold that is left when one by the given party ends: the one
+// that it lies over.
+func (h *Hold) without(by string) *Hold {
+	for h != nil && h.By == by {
+		h = h.Under
+	}
+	return h
 }
 
 // Follow takes over what an unchanged declaration may say differently without

@@ -79,7 +79,9 @@ type Change struct {
 	// only Expired is recorded. noop: "failed" when restarts are used up.
 	Then    string   `json:"then,omitempty"`
 	Missing []string `json:"missing,omitempty"` // repair
-	// Hold is recorded with the step: pause and suspend by the idle rule.
+	// Hold is recorded with the step: by pause and suspend of the idle rule, by
+	// expire that ends paused unless an operator's hold stands already, and by release
+	// of a hold that lay over another.
 	Hold *Hold `json:"hold,omitempty"`
 	// Warn is the deadline that is near: the step is an event and nothing else.
 	Warn    time.Time `json:"warn,omitzero"`

@@ -15,7 +15,7 @@
 // DependsOn. What each action does to the record, beside the host:
 //
 //   - A change with After adopts the declared spec (Adopt), whatever its action.
-//     Revive clears Expired. release drops the hold.
+//     Revive clears Expired (Revive). release sets the hold to Hold (nil: none).
 //   - create, replace and recreate make a new instance and end in mode Then; the
 //     first create, and a replace with NewLease, start the lease (StartLease) when
 //     the instance becomes created. replace and recreate keep uid, hold, address,
@@ -26,11 +26,20 @@
 //     Outcome and Retry.Error, and sets RunningSpec to the generation. After a
 //     kill or a loss Retry becomes Backoff's.
 //   - suspend and a restart's first half never let a frozen process run again.
+//   - start with Reason Restarted is one by the restart block: Restarts becomes
+//     RestartBackoff's. A start by an operator, and the recreate of a failed one,
+//     clear Restarts.
+//   - pause and suspend with Hold leave that hold, once the sandbox was seen idle a
+//     second time under its lane. Whoever freezes sets the lease to OnPause's,
+//     whoever resumes to OnResume's.
 //   - expire records Expired first, with Deadline and Reason, then acts by Then
-//     and sets Done. One that is stopped already keeps its StoppedBy and Outcome.
-//     "destroyed" leaves an Ended with EndReason.
+//     and sets Done. "paused" sets Expired.Paused, leaves Hold (nil: the hold there
+//     is) and sets the lease to OnExpiry's; with any other Then Expired.Paused is
+//     cleared and a hold by expiry dropped. One that is stopped already keeps its
+//     StoppedBy and Outcome. "destroyed" leaves an Ended with EndReason.
 //   - delete with Reason "lost" leaves an Ended; forget removes one.
-//   - noop releases what an ended process held.
+//   - noop releases what an ended process held. With Warn it is an event and sets
+//     Warned, with Then "failed" the instance is failed for Reason.
 //
 // Values unknown at plan are evaluated when what they refer to is up; Narrow and
 // Make then decide again about that one sandbox.

@@ -24,6 +24,8 @@ func sameSandbox(a, b *config.Sandbox) bool {
 		a.StopSignal == b.StopSignal &&
 		a.StopGrace == b.StopGrace &&
 		a.Lifetime == b.Lifetime &&
+		a.Restart == b.Restart &&
+		sameHealth(a.Health, b.Health) &&
 		a.Resources == b.Resources &&
 		a.Security.UserNamespace == b.Security.UserNamespace &&
 		slices.Equal(a.Security.DropCapabilities, b.Security.DropCapabilities) &&
@@ -40,6 +42,14 @@ func samePointee[T comparable](a, b *T) bool {
 		return a == b
 	}
 	return *a == *b
+}
+
+func sameHealth(a, b *config.Health) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return slices.Equal(a.Command, b.Command) && a.HTTP == b.HTTP && a.TCP == b.TCP &&
+		a.Interval == b.Interval && a.Timeout == b.Timeout && a.Retries == b.Retries && a.StartPeriod == b.StartPeriod
 }
 
 func sameLifecycle(a, b config.Lifecycle) bool {

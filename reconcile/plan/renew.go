@@ -32,13 +32,19 @@ func (r *Refusal) Error() string {
 	return "sandbox: cannot renew " + r.Address + ": " + r.Why
 }
 
+func refusal(s *Sandbox, format string, args ...any) *Refusal {
+	return &Refusal{Address: s.Address, Why: fmt.Sprintf(format, args...)}
+}
+
 // Renew gives the sandbox's lease after a renewal at now, or a *Refusal. max is
 // the host's max_lifetime, 0 for none. It changes nothing itself.
 func Renew(s *Sandbox, r Renewal, now time.Time, max time.Duration) (Lease, error) {
-	refuse := func(format string, args ...any) (Lease, error) {
-		return s.Lease, &Refusal{Address: s.Address, Why: fmt.Sprintf(format, args...)}
-	}
-	deadline, _, dated := Deadline(&s.Spec, s.Lease)
+	return renew(s, s.Lease, r, now, max)
+}
+
+func renew(s *Sandbox, l Lease, r Renewal, now time.Time, max time.Duration) (Lease, error) {
+	refuse := func(format string, args ...any) (Lease, error) { return l, refusal(s, format, args...) }
+	deadline, _, dated := Deadline(&s.Spec, l)
 	switch {
 	case s.Expired != nil:
 		return refuse("it expired at %s; only a later or removed deadline in the files revives it", stamp(s.Expired.Deadline))
@@ -47,8 +53,8 @@ func Renew(s *Sandbox, r Renewal, now time.Time, max time.Duration) (Lease, erro
 	case s.phase() == Lost:
 		return refuse("it is lost; apply recreates it, or -replace where on_lost is retain")
 	case r.Form == RenewResume && r.For == 0:
-		return s.Lease, nil
-	case s.Lease.Start.IsZero():
+		return l, nil
+	case l.Start.IsZero():
 		return refuse("its lease has not started: no instance of it was created yet")
 	}
 
@@ -57,22 +63,26 @@ func Renew(s *Sandbox, r Renewal, now time.Time, max time.Duration) (Lease, erro
 	case RenewUntil:
 		until = r.Until
 		switch {
-		case s.Lease.Until.IsZero():
+		case l.stopped():
+			return refuse("its lease is stopped while it is paused; use -in D, or resume with -timeout D")
+		case l.Until.IsZero():
 			return refuse("it has no lease that could be moved; use -in D to give it one")
 		case !until.After(now):
 			return refuse("-until %s is not in the future", stamp(until))
-		case !until.After(s.Lease.Until):
-			u, l := stamps(until, s.Lease.Until)
+		case !until.After(l.Until):
+			u, l := stamps(until, l.Until)
 			return refuse("-until %s is not later than its lease, which ends at %s; use -in D to shorten it", u, l)
 		}
 	case RenewAtLeast:
 		switch {
 		case r.For <= 0:
 			return refuse("-at-least %s is no time ahead", r.For)
-		case s.Lease.Until.IsZero():
+		case l.stopped():
+			return refuse("its lease is stopped while it is paused; use -in D, or resume with -timeout D")
+		case l.Until.IsZero():
 			return refuse("it has no lease that could be lengthened; use -in D to give it one")
-		case !until.After(s.Lease.Until):
-			return s.Lease, nil
+		case !until.After(l.Until):
+			return l, nil
 		}
 	case RenewIn, RenewResume:
 		if r.For <= 0 {
@@ -81,7 +91,7 @@ func Renew(s *Sandbox, r Renewal, now time.Time, max time.Duration) (Lease, erro
 	default:
 		return refuse("there is no renewal of form %q", r.Form)
 	}
-	if st := s.Spec.ShutdownTime; !st.IsZero() && until.After(st) {
+	if st := s.Spec.ShutdownTime; !st.IsZero() && !st.Equal(l.ActedOn) && until.After(st) {
 		u, t := stamps(until, st)
 		return refuse("%s lies beyond its shutdown_time %s%s, which only the files can move", u, t, from(s.Sources["shutdown_time"]))
 	}
@@ -89,7 +99,6 @@ func Renew(s *Sandbox, r Renewal, now time.Time, max time.Duration) (Lease, erro
 		u, _ := stamps(until, now.Add(max))
 		return refuse("%s is more than max_lifetime (%s) ahead", u, words(max))
 	}
-	l := s.Lease
-	l.Until, l.Renewed = until, true
+	l.Until, l.Renewed, l.EndedAt = until, true, time.Time{}
 	return l, nil
 }

@@ -1,10 +1,14 @@
 package plan
 
 import (
+	"cmp"
 	"time"
 
 	"pinfold/config"
 )
+
+// Restarted is the Reason of a start by the restart block.
+const Restarted = "restarted"
 
 const (
 	backoffMin = time.Second
@@ -25,16 +29,45 @@ func Backoff(r Retry, up time.Duration, now time.Time, jitter float64, msg strin
 	if up >= StableWindow {
 		r = Retry{}
 	}
+	r = r.paced(backoffMin, backoffMax, now, jitter)
+	r.Error = msg
+	return r
+}
+
+// RestartBackoff is the series of restarts after one more restart at now by the
+// sandbox's restart block. up is how long the process had been up before it
+// ended; one that was up for the block's window starts a new series. The distance
+// to the next one doubles from backoff_min to backoff_max; jitter is Backoff's.
+func RestartBackoff(r Retry, spec *config.Sandbox, up time.Duration, now time.Time, jitter float64) Retry {
+	p := restartPolicy(spec)
+	if up >= time.Duration(p.Window) {
+		r = Retry{}
+	}
+	return r.paced(time.Duration(p.BackoffMin), time.Duration(p.BackoffMax), now, jitter)
+}
+
+// restartPolicy is the restart block with what is not written filled in.
+func restartPolicy(spec *config.Sandbox) config.Restart {
+	p := spec.Restart
+	p.Mode = cmp.Or(p.Mode, "never")
+	p.Window = cmp.Or(p.Window, config.Duration(StableWindow))
+	p.BackoffMin = cmp.Or(p.BackoffMin, config.Duration(backoffMin))
+	p.BackoffMax = max(cmp.Or(p.BackoffMax, config.Duration(backoffMax)), p.BackoffMin)
+	return p
+}
+
+// paced is r after one more attempt: the distance to the next doubles from least to most.
+func (r Retry) paced(least, most time.Duration, now time.Time, jitter float64) Retry {
 	if r.Since.IsZero() {
 		r.Since = now
 	}
-	d := backoffMax
-	if r.Attempts < 9 {
-		d = min(backoffMin<<r.Attempts, backoffMax)
+	d := least
+	for i := 0; i < r.Attempts && d < most; i++ {
+		d *= 2
 	}
+	d = min(d, most)
 	r.Attempts++
 	r.NextAt = now.Add(d - time.Duration(jitter*float64(d)/2))
-	r.Error = msg
 	return r
 }
 
