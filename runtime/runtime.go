@@ -11,6 +11,8 @@ package runtime
 import (
 	"context"
 	"errors"
+	"io"
+	"net"
 	"net/netip"
 	"os"
 	"time"
@@ -19,8 +21,9 @@ import (
 // Host is one machine, opened for one lineage. Every method may be called
 // again after a crash at any instant: creating what exists and removing what is
 // gone both succeed. Methods on different instances may run at the same time;
-// calls for one instance are serialised by the caller, except Exec, Observe and
-// WaitExit, which may run beside anything.
+// calls for one instance are serialised by the caller, except Exec, Dial, Observe
+// and WaitExit, which may run beside anything, and CopyOut and CopyIn, which may as
+// long as the instance has a process.
 type Host interface {
 	// Info tells what this kernel is and what it lacks. It changes nothing.
 	Info(ctx context.Context) (Info, error)
@@ -78,6 +81,39 @@ type Host interface {
 	// one, ErrNotRunning on one without a process, ErrCommand when the command
 	// cannot be executed.
 	Exec(ctx context.Context, id string, e Exec) (ExecProcess, error)
+	// Dial connects to a port inside: protocol "tcp" or "udp", at the instance's
+	// network address, or at 127.0.0.1 of its own network namespace when it has no
+	// network. ErrPaused on a frozen one, ErrNotRunning on one whose command does
+	// not run. That nobody listens is syscall.ECONNREFUSED, with udp not before the
+	// first Read. The connection outlives ctx; a tcp one has CloseWrite.
+	Dial(ctx context.Context, id, protocol string, port uint16) (net.Conn, error)
+
+	// CopyOut writes a tar of the file or directory at path, as a process inside
+	// would find it, volumes included. Names begin with the last part of path, or
+	// with "." for "/" and a path that ends in "/."; owners are the ids inside.
+	// Links stay links; path itself is followed only with a "/" at its end. Left
+	// out: sockets, device nodes, and what lies in proc, sysfs and their kin.
+	// A running, frozen, created or stopped instance will do; ErrNotFound when it
+	// or the path does not exist. When the process ends meanwhile, so does the copy,
+	// with ErrNotRunning. A Write that does not return is the caller's to end.
+	CopyOut(ctx context.Context, id, path string, w io.Writer) error
+	// CopyIn unpacks a tar into the directory at path, as CopyOut would have found
+	// it. The directory is looked at before anything is read from r: ErrNotFound when
+	// it does not exist, syscall.ENOTDIR when it is none. Owners are ids inside; one
+	// the instance does not have is an error, and so are device nodes, names with
+	// ".." and links on the way of a name that lead out of the directory. Directories
+	// are merged, anything else replaces what has its name, each file whole or not at
+	// all. An error leaves what was unpacked before it. /proc, /sys, /dev and what is
+	// mounted read-only cannot be written to. A Read that does not return is the
+	// caller's to end.
+	CopyIn(ctx context.Context, id, path string, r io.Reader) error
+	// Publish listens on a host port in this process and joins each connection with
+	// one that open gives, until the closer is closed; it is for ports whose use has
+	// to be seen. open may take its time: nothing the client sent meanwhile is lost.
+	// active is told when a connection begins and, at a bounded rate, when bytes pass.
+	// ErrTaken when the port is in use.
+	Publish(f Forward, open func(context.Context) (net.Conn, error), active func()) (io.Closer, error)
+
 	// OpenLog opens the instance's output (standard output and error together)
 	// for reading.
 	OpenLog(ctx context.Context, id string) (*os.File, error)

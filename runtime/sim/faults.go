@@ -30,6 +30,9 @@ const (
 	OpRemove        Op = "Remove"
 	OpSignal        Op = "Signal"
 	OpExec          Op = "Exec"
+	OpDial          Op = "Dial"
+	OpCopyOut       Op = "CopyOut"
+	OpCopyIn        Op = "CopyIn"
 	OpOpenLog       Op = "OpenLog"
 	OpObserve       Op = "Observe"
 	OpInspect       Op = "Inspect"
@@ -44,7 +47,7 @@ const (
 // what nobody uses.
 func (o Op) Writes() bool {
 	switch o {
-	case OpInfo, OpPrefixesInUse, OpCheckPort, OpOpenLog, OpObserve, OpInspect, OpWaitExit, OpClose:
+	case OpInfo, OpPrefixesInUse, OpCheckPort, OpDial, OpCopyOut, OpOpenLog, OpObserve, OpInspect, OpWaitExit, OpClose:
 		return false
 	}
 	return true

@@ -196,7 +196,10 @@ func (h *Host) boot(id string) runtime.Process {
 	defer h.w.mu.Unlock()
 	in := h.l.instances[id]
 	in.carrying = ""
-	in.proc = &process{in: in, id: h.w.newProcess(), gone: make(chan struct{}), execs: map[*task]bool{}}
+	in.proc = &process{
+		in: in, id: h.w.newProcess(), gone: make(chan struct{}),
+		execs: map[*task]bool{}, serves: map[uint16]bool{}, conns: map[*conn]bool{},
+	}
 	h.recalled[id] = in.proc.id
 	return in.proc.id
 }

@@ -20,6 +20,8 @@ type process struct {
 	gone     chan struct{} // closed at its end
 	main     *task
 	execs    map[*task]bool
+	serves   map[uint16]bool // ports behind which stands an echo
+	conns    map[*conn]bool
 }
 
 func (p *process) start(w *World, script Script) {
@@ -64,6 +66,9 @@ func (p *process) vanish() {
 	for t := range p.execs {
 		t.end(128+sigKILL, sigKILL)
 	}
+	for c := range p.conns {
+		c.lose()
+	}
 	close(p.gone)
 }
 
@@ -88,5 +93,8 @@ func (p *process) thaw() {
 	}
 	for t := range p.execs {
 		t.thaw()
+	}
+	for c := range p.conns {
+		c.change()
 	}
 }

@@ -22,6 +22,7 @@ import (
 //	write=PATH:TEXT    replace a file of the layer, a volume, a tmpfs or a host directory
 //	append=PATH:TEXT   the same, at its end
 //	cat=PATH           write a file to standard output; without the file, end with code 1
+//	serve=PORT         from here on, an echo answers on the port, tcp and udp (see Dial)
 //	env=NAME           print a variable's value
 //	pwd                print the working directory
 //	user               print the user, "0:0" by default
@@ -72,6 +73,10 @@ func parseStep(arg string) (step, error) {
 		st.wait, err = time.ParseDuration(value)
 	case "exit":
 		st.num, err = strconv.Atoi(value)
+	case "serve":
+		var port uint64
+		port, err = strconv.ParseUint(value, 10, 16)
+		st.num = int(port)
 	case "signal", "ignore", "await":
 		st.num, err = signalNumber(value)
 	case "write", "append":

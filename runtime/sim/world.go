@@ -38,15 +38,16 @@ type World struct {
 	nextPort uint16
 	lacking  []string
 
-	lineages map[string]*lineage
-	ports    map[portKey][]holder // published ports
-	sockets  map[socket]bool      // listening sockets of others
-	prefixes []netip.Prefix       // ranges of the host's own interfaces
-	missing  map[string]bool      // paths that do not exist on this host
-	hostDirs map[string]files     // what scripts wrote through mounts of kind "host", by source
-	links    map[string]string    // symbolic links of the host: absolute path to target
-	foreign  map[foreignKey]bool  // objects of others that carry our names
-	inCall   map[string]Op        // calls under way, by lineage and instance
+	lineages  map[string]*lineage
+	ports     map[portKey][]holder  // published ports
+	sockets   map[socket]bool       // listening sockets
+	published map[socket]*published // those of them that are ours
+	prefixes  []netip.Prefix        // ranges of the host's own interfaces
+	missing   map[string]bool       // paths that do not exist on this host
+	hostDirs  map[string]files      // what scripts wrote through mounts of kind "host", by source
+	links     map[string]string     // symbolic links of the host: absolute path to target
+	foreign   map[foreignKey]bool   // objects of others that carry our names
+	inCall    map[string]Op         // calls under way, by lineage and instance
 
 	faults   []*fault
 	crashes  []*crash
@@ -69,20 +70,21 @@ type lineage struct {
 // network card in 192.0.2.0/24.
 func New() *World {
 	return &World{
-		boots:    1,
-		bootedAt: time.Now(),
-		lastPID:  1000,
-		nextPort: 32768,
-		lineages: map[string]*lineage{},
-		ports:    map[portKey][]holder{},
-		sockets:  map[socket]bool{},
-		prefixes: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("192.0.2.0/24")},
-		missing:  map[string]bool{},
-		hostDirs: map[string]files{},
-		links:    map[string]string{},
-		foreign:  map[foreignKey]bool{},
-		inCall:   map[string]Op{},
-		delays:   map[Op]time.Duration{},
+		boots:     1,
+		bootedAt:  time.Now(),
+		lastPID:   1000,
+		nextPort:  32768,
+		lineages:  map[string]*lineage{},
+		ports:     map[portKey][]holder{},
+		sockets:   map[socket]bool{},
+		published: map[socket]*published{},
+		prefixes:  []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("192.0.2.0/24")},
+		missing:   map[string]bool{},
+		hostDirs:  map[string]files{},
+		links:     map[string]string{},
+		foreign:   map[foreignKey]bool{},
+		inCall:    map[string]Op{},
+		delays:    map[Op]time.Duration{},
 	}
 }
 

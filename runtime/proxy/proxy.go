@@ -1,0 +1,224 @@
+// Package proxy serves a port of the host in this process and hands what comes to
+// it on to wherever a function leads: into a sandbox that may have to be woken
+// first. It sees each connection open and each byte pass, which is what a rule in
+// the kernel cannot tell.
+//
+// It knows nothing of sandboxes, and never drops what a client has sent while the
+// way is still being opened: until then it stays in the kernel's own buffer.
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pinfold/runtime"
+)
+
+// DefaultLimit is how many connections and flows a port has at once.
+const DefaultLimit = 1024
+
+const (
+	// openBound is how long opening the way may take: a sandbox wakes meanwhile.
+	openBound = time.Minute
+	// seenEvery is how often a connection on which bytes pass says so.
+	seenEvery = 100 * time.Millisecond
+	// silence ends a flow of datagrams, as the kernel's own tracking of connections
+	// would (nf_conntrack_udp_timeout_stream is twice that).
+	silence = time.Minute
+)
+
+// Port is what is served.
+type Port struct {
+	Address  netip.AddrPort // port 0: any free one, see Server.Addr
+	Protocol string         // "tcp" or "udp"
+	Limit    int            // of connections, or flows, at once; 0: DefaultLimit. Further ones are refused
+}
+
+// Server serves one port until Close.
+type Server struct {
+	port   Port
+	addr   netip.AddrPort
+	open   func(context.Context) (net.Conn, error)
+	active func()
+
+	silence time.Duration
+
+	listener interface{ Close() error }
+	ctx      context.Context // ends with Close
+	cancel   context.CancelFunc
+	work     sync.WaitGroup
+
+	mu       sync.Mutex
+	closed   bool // nothing new is taken
+	standing map[*link]bool
+}
+
+// Listen begins to serve a port. open is called once for each connection, or flow
+// of datagrams from one client, on a goroutine of its own; it must return when its
+// context ends. active is called when one is opened, before open, and when bytes
+// pass either way, at most every 100 ms for each connection; it must not wait.
+// runtime.ErrTaken when another socket has the port.
+func Listen(p Port, open func(ctx context.Context) (net.Conn, error), active func()) (*Server, error) {
+	return listen(p, open, active, silence)
+}
+
+func listen(p Port, open func(context.Context) (net.Conn, error), active func(), silence time.Duration) (*Server, error) {
+	if p.Limit == 0 {
+		p.Limit = DefaultLimit
+	}
+	if p.Limit < 0 || !p.Address.IsValid() {
+		return nil, fmt.Errorf("cannot serve %s port %s with %d connections: address or number is not valid", p.Protocol, p.Address, p.Limit)
+	}
+	s := &Server{port: p, open: open, active: active, silence: silence, standing: map[*link]bool{}}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	var err error
+	switch p.Protocol {
+	case "tcp":
+		err = s.listenTCP()
+	case "udp":
+		err = s.listenUDP()
+	default:
+		err = errors.New("the protocol must be tcp or udp")
+	}
+	if err != nil {
+		s.cancel()
+		return nil, refusal(p, err)
+	}
+	return s, nil
+}
+
+func refusal(p Port, err error) error {
+	switch {
+	case errors.Is(err, unix.EADDRINUSE):
+		return fmt.Errorf("cannot serve %s port %s: another program listens there; stop it, or choose another host port: %w", p.Protocol, p.Address, runtime.ErrTaken)
+	case errors.Is(err, unix.EADDRNOTAVAIL):
+		return fmt.Errorf("cannot serve %s port %s: no interface of this host has the address; choose one that does: %w", p.Protocol, p.Address, err)
+	}
+	return fmt.Errorf("cannot serve %s port %s: %w", p.Protocol, p.Address, err)
+}
+
+// Addr is where it listens.
+func (s *Server) Addr() netip.AddrPort { return s.addr }
+
+// Release gives the port back and lets the connections that stand go on until they
+// end or Close comes, so that somebody else can take the port over in place. Flows
+// of datagrams end: they have no socket but the port's.
+func (s *Server) Release() {
+	s.mu.Lock()
+	first := !s.closed
+	s.closed = true
+	s.mu.Unlock()
+	if first {
+		s.listener.Close()
+	}
+	if s.port.Protocol == "udp" {
+		s.drop()
+	}
+}
+
+// Close gives the port back, drops what stands, and returns when nothing of it is
+// left. It may be called again, and never fails.
+func (s *Server) Close() error {
+	s.Release()
+	s.drop()
+	s.work.Wait()
+	return nil
+}
+
+func (s *Server) drop() {
+	s.cancel()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for l := range s.standing {
+		l.drop()
+	}
+}
+
+// link is one connection, or one client's flow, with both of its ends.
+type link struct {
+	s    *Server
+	seen atomic.Int64 // when active was last called, nanoseconds since start
+
+	mu      sync.Mutex
+	dropped bool
+	ends    []interface{ Close() error }
+}
+
+// enter counts a new link. False: the port has as many as it may, or is closed.
+func (s *Server) enter() (*link, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || len(s.standing) >= s.port.Limit {
+		return nil, false
+	}
+	l := &link{s: s}
+	s.standing[l] = true
+	s.work.Add(1)
+	return l, true
+}
+
+// leave ends the link.
+func (l *link) leave() {
+	l.drop()
+	l.s.mu.Lock()
+	delete(l.s.standing, l)
+	l.s.mu.Unlock()
+	l.s.work.Done()
+}
+
+// hold makes c one of the ends that drop closes.
+func (l *link) hold(c interface{ Close() error }) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ends = append(l.ends, c)
+	if l.dropped {
+		c.Close()
+	}
+}
+
+func (l *link) drop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.dropped {
+		return
+	}
+	l.dropped = true
+	for _, c := range l.ends {
+		c.Close()
+	}
+}
+
+// through opens the other side.
+func (l *link) through() (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(l.s.ctx, openBound)
+	defer cancel()
+	c, err := l.s.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l.hold(c)
+	return c, nil
+}
+
+// start is what seen counts from.
+var start = time.Now()
+
+// touch says that something has happened, unless that was said just before.
+func (l *link) touch() {
+	now := int64(time.Since(start)) + 1
+	last := l.seen.Load()
+	if last != 0 && now-last < int64(seenEvery) {
+		return
+	}
+	if l.seen.CompareAndSwap(last, now) {
+		l.s.active()
+	}
+}

@@ -1,0 +1,163 @@
+package proxy
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+)
+
+func (s *Server) listenTCP() error {
+	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(s.port.Address))
+	if err != nil {
+		return err
+	}
+	s.listener, s.addr = l, l.Addr().(*net.TCPAddr).AddrPort()
+	s.work.Add(1)
+	go func() {
+		defer s.work.Done()
+		s.accept(l)
+	}()
+	return nil
+}
+
+func (s *Server) accept(l *net.TCPListener) {
+	for {
+		c, err := l.AcceptTCP()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil:
+			// Most likely there are no descriptors left: it goes on when there are.
+			select {
+			case <-time.After(100 * time.Millisecond):
+				continue
+			case <-s.ctx.Done():
+				return
+			}
+		}
+		link, ok := s.enter()
+		if !ok {
+			refuse(c)
+			continue
+		}
+		link.hold(c)
+		go link.serve(c)
+	}
+}
+
+// refuse closes a connection so that the client sees an error, not an empty answer.
+func refuse(c *net.TCPConn) {
+	c.SetLinger(0)
+	c.Close()
+}
+
+func (l *link) serve(client *net.TCPConn) {
+	defer l.leave()
+	l.touch()
+	inside, err := l.through()
+	if err != nil {
+		refuse(client)
+		return
+	}
+	var both sync.WaitGroup
+	both.Go(func() { l.pass(inside, client) })
+	both.Go(func() { l.pass(client, inside) })
+	both.Wait()
+}
+
+// pass copies until one side ends, and ends the other likewise: what goes the
+// other way goes on. An error ends both ways, with a reset where there is one.
+func (l *link) pass(to, from net.Conn) {
+	err := l.copy(to, from)
+	if err == nil {
+		if half, ok := to.(interface{ CloseWrite() error }); ok {
+			half.CloseWrite() // an error shows in the other direction
+			return
+		}
+	}
+	for _, c := range []net.Conn{to, from} {
+		if tcp, ok := c.(*net.TCPConn); ok && err != nil {
+			tcp.SetLinger(0)
+		}
+	}
+	l.drop()
+}
+
+// chunk is how much is copied at once. Buffers are held only while there is
+// something to copy, so that a connection on which nothing happens has none.
+const chunk = 64 << 10
+
+var buffers = sync.Pool{New: func() any { return new([chunk]byte) }}
+
+// copy copies by chunks and says so with each. Splicing would leave the bytes in
+// the kernel, but what io.Copy splices it shows only at the end: a connection that
+// trickles would look idle.
+func (l *link) copy(to io.Writer, from net.Conn) error {
+	ready := readiness(from)
+	for {
+		n, buf, err := readReady(ready, from)
+		if n > 0 {
+			l.touch()
+			if _, werr := to.Write(buf[:n]); werr != nil {
+				err = werr
+			}
+		}
+		if buf != nil {
+			buffers.Put(buf)
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// readiness is by which a connection of the kernel's tells that there is something
+// to read, nil for another.
+func readiness(c net.Conn) syscall.RawConn {
+	if s, ok := c.(syscall.Conn); ok {
+		if raw, err := s.SyscallConn(); err == nil {
+			return raw
+		}
+	}
+	return nil
+}
+
+// readReady reads once, into a buffer that it takes when there is something to read
+// and that the caller gives back; nil when there was not. io.EOF: nothing was read.
+func readReady(ready syscall.RawConn, from net.Conn) (n int, buf *[chunk]byte, err error) {
+	if ready == nil {
+		buf = buffers.Get().(*[chunk]byte)
+		n, err = from.Read(buf[:])
+		return n, buf, err
+	}
+	var rerr error
+	err = ready.Read(func(fd uintptr) bool {
+		buf = buffers.Get().(*[chunk]byte)
+		for {
+			n, rerr = syscall.Read(int(fd), buf[:])
+			if rerr != syscall.EINTR {
+				break
+			}
+		}
+		if rerr != nil {
+			buffers.Put(buf)
+			buf, n = nil, 0
+		}
+		return rerr != syscall.EAGAIN
+	})
+	switch {
+	case err != nil:
+		return 0, buf, err
+	case rerr != nil:
+		return 0, buf, rerr
+	case n == 0:
+		return 0, buf, io.EOF
+	}
+	return n, buf, nil
+}
