@@ -92,6 +92,7 @@ func newAgent(e *Engine) *agent {
 		all: true, dirty: map[string]bool{}, due: map[string]time.Time{}, paces: map[string]pace{}, watches: map[string]watch{}, missed: map[string]bool{},
 	}
 	e.nudge = a.nudgeThese
+	e.relay, e.probes = &ports{a: a}, &probes{a: a}
 	return a
 }
 
@@ -114,6 +115,8 @@ func (a *agent) nudgeThese(addresses ...string) {
 func (a *agent) loop(ctx context.Context, ready func()) error {
 	defer a.work.Wait()
 	defer a.unwatchAll()
+	defer a.relay.Close()
+	a.work.Go(func() { a.keepActivity(ctx) })
 	tick := time.NewTicker(clockTick)
 	defer tick.Stop()
 	var lastLook time.Time
@@ -231,10 +234,10 @@ func (a *agent) pass(ctx context.Context) error {
 	records := a.snapshot()
 	seen.hide(records.Sandboxes)
 	now := a.now()
-	p := plan.Make(plan.Input{Records: records, Observed: seen.Observed, Now: now, Trigger: plan.Keep, Limits: a.limits()})
+	p := plan.Make(plan.Input{Records: records, Observed: seen.Observed, Activity: a.activity.all(), Now: now, Trigger: plan.Keep, Limits: a.limits()})
 	todo := map[string][]plan.Change{}
 	for _, c := range p.Changes {
-		if c.Kind == "sandbox" && c.Action != plan.ActNoop {
+		if c.Kind == "sandbox" && !nothing(&c) {
 			todo[c.Address] = append(todo[c.Address], c)
 		}
 	}
@@ -274,7 +277,7 @@ func (e *Engine) stored() error {
 // quiet is for a sandbox that needs nothing now: its process is watched, and the
 // planner told when to look again.
 func (a *agent) quiet(ctx context.Context, rec *plan.Sandbox, seen *sight) {
-	a.watch(ctx, rec)
+	a.attend(ctx, rec.Address, rec)
 	wake := a.wakeOf(rec, seen)
 	if settled(rec, a.now()) {
 		wake = a.now()
@@ -297,7 +300,7 @@ func (a *agent) wakeOf(rec *plan.Sandbox, seen *sight) time.Time {
 			own.Instances[rec.Instance.ID] = in
 		}
 	}
-	p := plan.Make(plan.Input{Records: a.only(rec.Address), Observed: own, Now: a.now(), Trigger: plan.Keep, Limits: a.limits()})
+	p := plan.Make(plan.Input{Records: a.only(rec.Address), Observed: own, Activity: a.activity.one(rec.Address), Now: a.now(), Trigger: plan.Keep, Limits: a.limits()})
 	return p.WakeAt
 }
 
@@ -312,6 +315,9 @@ func (a *agent) again(address string, at time.Time) {
 
 // forget drops what is kept of a sandbox that is no more.
 func (a *agent) forget(address string) {
+	a.relay.follow(address, nil)
+	a.probes.follow(context.Background(), address, nil)
+	a.activity.forget(address)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.due, address)
@@ -448,7 +454,7 @@ func (a *agent) after(ctx context.Context, address string, did bool, wake time.T
 		a.forget(address)
 		return
 	}
-	a.watch(ctx, rec)
+	a.attend(ctx, address, rec)
 	a.log.Debug("looked at one", "address", address, "did", did, "phase", phaseOf(rec), "wake_at", wake.UTC().Format(time.RFC3339))
 	if err != nil {
 		a.complain(address, "cannot keep", err, "again_at", rec.Retry.NextAt.UTC().Format(time.RFC3339))
@@ -501,6 +507,14 @@ func (a *agent) after(ctx context.Context, address string, did bool, wake time.T
 	case a.kick <- struct{}{}: // the loop sleeps towards an older time
 	default:
 	}
+}
+
+// attend does for a sandbox what goes on beside the looks: its process is watched
+// and probed, and its ports are served.
+func (a *agent) attend(ctx context.Context, address string, rec *plan.Sandbox) {
+	a.watch(ctx, rec)
+	a.probes.follow(ctx, address, rec)
+	a.relay.follow(address, rec)
 }
 
 // watch waits for the end of the sandbox's process, and of no other.

@@ -70,7 +70,7 @@ func (e *Engine) prepare(ctx context.Context, r PlanRequest) (*prepared, error) 
 	now := e.now()
 	if r.Source == nil {
 		p.Plan = plan.Make(plan.Input{
-			Desired: p.desired, Records: p.records, Observed: p.seen.Observed, Now: now,
+			Desired: p.desired, Records: p.records, Observed: p.seen.Observed, Activity: e.activity.all(), Now: now,
 			Trigger: plan.Apply, Options: r.Options, Limits: e.limits(),
 		})
 		p.Diagnostics = p.Plan.Diags
@@ -84,7 +84,7 @@ func (e *Engine) prepare(ctx context.Context, r PlanRequest) (*prepared, error) 
 			return nil, &Error{Kind: Invalid, Message: "the configuration is not valid", Diagnostics: diags}
 		}
 		p.Plan = plan.Make(plan.Input{
-			Desired: p.desired, Records: p.records, Observed: p.seen.Observed, Now: now,
+			Desired: p.desired, Records: p.records, Observed: p.seen.Observed, Activity: e.activity.all(), Now: now,
 			Trigger: plan.Apply, Options: r.Options, Limits: e.limits(),
 		})
 		p.Diagnostics = append(diags, p.Plan.Diags...)
@@ -149,7 +149,7 @@ func (e *Engine) rangesTaken(ctx context.Context, p *prepared) (config.Diagnosti
 const unsettledRounds = 16
 
 func (e *Engine) limits() plan.Limits {
-	return plan.Limits{MaxLifetime: time.Duration(e.settings.MaxLifetime)}
+	return plan.Limits{MaxLifetime: time.Duration(e.settings.MaxLifetime), ExpiryWarning: time.Duration(e.settings.ExpiryWarning)}
 }
 
 // believed is the last seen status put as an observation, for -refresh=false.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"time"
 
 	"pinfold/config"
 	"pinfold/reconcile/plan"
@@ -60,28 +61,80 @@ func (r *run) sandboxChange(ctx context.Context, c plan.Change) error {
 		return r.recreate(ctx, rec, c, w)
 	case plan.ActStart:
 		w.bump = true
+		if c.Reason == plan.Restarted {
+			rec.Restarts = plan.RestartBackoff(rec.Restarts, &rec.Spec, upTime(rec.Instance), r.now(), rand.Float64())
+		}
 		return r.bringTo(ctx, rec, thenOf(c, "running"), w)
 	case plan.ActStop:
 		return r.stop(ctx, rec, plan.ByStop, nil)
-	case plan.ActSuspend:
-		return r.stop(ctx, rec, plan.BySuspend, nil)
-	case plan.ActPause:
-		return r.pause(ctx, rec, nil)
+	case plan.ActSuspend, plan.ActPause:
+		return r.toRest(ctx, rec, c)
 	case plan.ActResume:
+		if lease, err := rec.Lease.OnResume(rec, nil, r.now(), r.limits().MaxLifetime); err == nil {
+			rec.Lease = lease
+		}
 		return r.resume(ctx, rec, nil)
+	case plan.ActNoop:
+		return r.noteOnly(rec, c)
 	case plan.ActExpire:
-		return r.expire(ctx, rec)
+		return r.expire(ctx, rec, c)
 	case plan.ActDelete:
 		return r.delete(ctx, rec, reasonOf(c), nil)
 	case plan.ActRepair:
 		return r.repair(ctx, rec, c)
 	case plan.ActRelease:
-		rec.Hold = nil
+		rec.Hold = c.Hold
 		w.bump = true
 		return r.commit(w.sandbox(rec).event(r.eventOf(rec, "release", c.Cause, "")))
 	default:
 		return fmt.Errorf("%s: %s is not supported yet", c.Address, c.Action)
 	}
+}
+
+// toRest freezes or suspends a sandbox. By the idle rule it does so only while
+// nobody uses it, and whoever wants to use it meanwhile waits until it is done.
+func (r *run) toRest(ctx context.Context, rec *plan.Sandbox, c plan.Change) error {
+	var w *write
+	if c.Hold != nil {
+		last := rec.LastActivity
+		if at := rec.Instance.StartedAt; at.After(last) {
+			last = at
+		}
+		done, idle := r.activity.rest(rec.Address, last, r.now(), time.Duration(rec.Spec.Lifetime.IdleTimeout))
+		if !idle {
+			return nil
+		}
+		defer done()
+		rec.Hold = c.Hold
+		w = (&write{bump: true}).event(r.eventOf(rec, "held", c.Hold.Mode, c.Cause))
+	}
+	if c.Action == plan.ActSuspend {
+		return r.stop(ctx, rec, plan.BySuspend, w)
+	}
+	return r.pause(ctx, rec, w)
+}
+
+// noteOnly records what needs no work on the host.
+func (r *run) noteOnly(rec *plan.Sandbox, c plan.Change) error {
+	w := &write{}
+	switch {
+	case !c.Warn.IsZero():
+		rec.Warned = c.Warn
+		w.event(r.eventOf(rec, "expiring", c.Cause, "ends at "+c.Warn.UTC().Format(time.RFC3339)))
+	case c.Then == "failed" && rec.Instance != nil:
+		w.bump = true
+		rec.Instance.Phase, rec.Instance.FailReason = plan.Failed, c.Reason
+		rec.Conditions = plan.Conditions(rec, plan.Seen{UID: rec.UID, Layer: true}, true, r.now())
+		w.event(r.eventOf(rec, "failed", c.Reason, c.Cause))
+	default:
+		return nil
+	}
+	return r.commit(w.sandbox(rec))
+}
+
+// nothing tells whether a change asks for no work at all.
+func nothing(c *plan.Change) bool {
+	return c.Action == plan.ActNoop && c.Warn.IsZero() && c.Then == ""
 }
 
 func thenOf(c plan.Change, otherwise string) string {
@@ -103,7 +156,7 @@ func reasonOf(c plan.Change) string {
 func (r *run) adopt(rec *plan.Sandbox, c *plan.Change) error {
 	if len(c.After) == 0 && len(c.Unknown) == 0 {
 		if c.Revive {
-			rec.Expired, rec.Retry = nil, plan.Retry{}
+			plan.Revive(rec)
 		}
 		return nil
 	}
@@ -161,7 +214,7 @@ func (r *run) recreate(ctx context.Context, rec *plan.Sandbox, c plan.Change, w 
 	if i := rec.Instance; i != nil {
 		switch {
 		case i.Phase == plan.Failed:
-			rec.Retry = plan.Retry{}
+			rec.Retry, rec.Restarts = plan.Retry{}, plan.Retry{}
 		case i.Phase == plan.Lost:
 			rec.Retry = plan.Backoff(rec.Retry, r.now().Sub(i.StartedAt), r.now(), rand.Float64(), "")
 		}
@@ -236,7 +289,7 @@ func (e *Engine) networkThere(rec *plan.Sandbox) bool {
 
 // sameOnHost tells whether an update changes nothing that the host knows of.
 func sameOnHost(old, rec *plan.Sandbox) bool {
-	if old.Spec.Resources != rec.Spec.Resources || len(old.Ports) != len(rec.Ports) {
+	if old.Spec.Resources != rec.Spec.Resources || len(old.Ports) != len(rec.Ports) || relayed(&old.Spec) != relayed(&rec.Spec) {
 		return false
 	}
 	for name, p := range rec.Ports {

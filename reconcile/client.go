@@ -228,7 +228,41 @@ func (c *Client) Exec(ctx context.Context, r ExecRequest) (ExecSession, error) {
 			files = append(files, f)
 		}
 	}
-	w, err := c.open("exec", call, files...)
+	return c.session(ctx, "exec", call, files...)
+}
+
+// Attach begins a session with the sandbox's own process.
+func (c *Client) Attach(ctx context.Context, address string) (ExecSession, error) {
+	return c.session(ctx, "attach", address)
+}
+
+func (c *Client) CopyOut(ctx context.Context, r CopyRequest) error {
+	return c.call(ctx, "copy-out", r, nil, nil, r.Archive)
+}
+
+func (c *Client) CopyIn(ctx context.Context, r CopyRequest) error {
+	return c.call(ctx, "copy-in", r, nil, nil, r.Archive)
+}
+
+func (c *Client) Touch(ctx context.Context, address string) (*ActResult, error) {
+	res := new(ActResult)
+	if err := c.call(ctx, "touch", address, res, nil); err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+func (c *Client) Events(ctx context.Context, r EventsRequest) (*EventsResult, error) {
+	res := new(EventsResult)
+	if err := c.call(ctx, "events", r, res, nil); err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+// session begins what has signals and a code.
+func (c *Client) session(ctx context.Context, method string, body any, files ...*os.File) (ExecSession, error) {
+	w, err := c.open(method, body, files...)
 	if err != nil {
 		return nil, err
 	}
@@ -237,7 +271,7 @@ func (c *Client) Exec(ctx context.Context, r ExecRequest) (ExecSession, error) {
 	if err != nil {
 		stop()
 		w.conn.Close()
-		return nil, &Error{Kind: Internal, Message: fmt.Sprintf("the agent went away during exec: %v", err)}
+		return nil, &Error{Kind: Internal, Message: fmt.Sprintf("the agent went away during %s: %v", method, err)}
 	}
 	if f.Type != "started" {
 		stop()

@@ -1,7 +1,6 @@
 package reconcile
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 
@@ -56,6 +55,11 @@ func (e *actor) commit(w *write) error {
 // commit makes w durable and then true in memory. When it fails nothing has
 // changed. Records handed over belong to the engine from then on.
 func (e *Engine) commit(w *write) error {
+	for _, rec := range w.sandboxes {
+		if rec != nil {
+			rec.LastActivity = e.lastUse(rec)
+		}
+	}
 	docs := make([]document, 0, 4)
 	for _, err := range []error{
 		encodeSandboxes(&docs, &e.blocks, w.sandboxes),
@@ -142,6 +146,20 @@ func (e *Engine) commit(w *write) error {
 		return err
 	}
 	e.blocks.committed(docs)
+	e.remembered(w, serial)
+	if len(events) > 0 {
+		e.news.spread()
+	}
+	if e.relay != nil {
+		for address, rec := range w.sandboxes {
+			e.relay.follow(address, rec)
+		}
+	}
+	return nil
+}
+
+// remembered makes w true in memory.
+func (e *Engine) remembered(w *write, serial uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.records.Serial = max(e.records.Serial, serial)
@@ -152,7 +170,6 @@ func (e *Engine) commit(w *write) error {
 	remember(e.records.Outputs, w.outputs)
 	remember(e.records.Ended, w.ended)
 	e.alloc.took(w)
-	return nil
 }
 
 type document struct {
@@ -202,28 +219,6 @@ func remember[T any](into map[string]*T, from map[string]*T) {
 // history returns the last n events, oldest first, those of one address only
 // when it is not empty.
 func (e *Engine) history(address string, n int) ([]Event, error) {
-	var all []Event
-	var mark []byte // every event of the address contains it
-	if address != "" {
-		mark, _ = json.Marshal(address)
-	}
-	err := e.store.View(func(tx state.Tx) error {
-		return tx.Each(state.History, func(_ string, doc []byte) error {
-			if !bytes.Contains(doc, mark) {
-				return nil
-			}
-			var ev Event
-			if err := json.Unmarshal(doc, &ev); err != nil {
-				return err
-			}
-			if address == "" || ev.Address == address {
-				all = append(all, ev)
-			}
-			return nil
-		})
-	})
-	if len(all) > n {
-		all = all[len(all)-n:]
-	}
-	return all, err
+	res, err := e.events(EventsRequest{Address: address, Last: n})
+	return res.Events, err
 }

@@ -46,7 +46,13 @@ type Engine struct {
 
 	choosing sync.Mutex // held while a network chooses its range
 	execs    execs      // open sessions
-	blocks   blocks     // what sandboxes' documents leave out
+	activity activity   // uses that no record says yet
+	news     news
+	renewing sync.Map // sandbox addresses whose lease access is just renewing
+	waking   sync.Map // and those that bytes on a connection are just waking
+
+	background sync.WaitGroup // what goes on beside calls
+	blocks     blocks         // what sandboxes' documents leave out
 
 	complaints complaints
 
@@ -61,6 +67,10 @@ type Engine struct {
 	// nudge makes the agent look again at these addresses, or at everything when
 	// none is named; nil without an agent.
 	nudge func(addresses ...string)
+	// relay serves published ports and probes asks processes how they are; nil
+	// without an agent.
+	relay  *ports
+	probes *probes
 	// following is the directory an agent follows; see follow.go.
 	following *follower
 }
@@ -129,6 +139,7 @@ func (e *Engine) as(by string) *actor { return &actor{Engine: e, by: by} }
 // Close lets go of store and host; sandboxes live on.
 func (e *Engine) Close() error {
 	var errs []error
+	e.background.Wait()
 	if e.host != nil {
 		errs = append(errs, e.host.Close())
 	}

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -126,20 +127,20 @@ func (r *run) planOne(ctx context.Context, address string) ([]plan.Change, error
 		return nil, nil // it is gone, as it should be
 	}
 	p := plan.Make(plan.Input{
-		Desired: declaring(r.declared.desired, res, &records), Records: records, Observed: now.Observed, Now: r.now(),
+		Desired: declaring(r.declared.desired, res, &records), Records: records, Observed: now.Observed, Activity: r.activity.one(address), Now: r.now(),
 		Trigger: plan.Apply, Options: options, Limits: r.limits(),
 	})
 	if p.Diags.HasErrors() {
 		return nil, &Error{Kind: Invalid, Message: address + " cannot be changed as its configuration now says", Diagnostics: p.Diags}
 	}
-	return ofSandbox(p, address), nil
+	return slices.DeleteFunc(ofSandbox(p, address), func(c plan.Change) bool { return c.Action == plan.ActNoop }), nil
 }
 
 // ofSandbox picks the changes of one sandbox out of a plan.
 func ofSandbox(p *plan.Plan, address string) []plan.Change {
 	var out []plan.Change
 	for _, c := range p.Changes {
-		if c.Address == address && c.Kind == "sandbox" && c.Action != plan.ActNoop {
+		if c.Address == address && c.Kind == "sandbox" && !nothing(&c) {
 			out = append(out, c)
 		}
 	}

@@ -26,11 +26,12 @@ func (e *Engine) exec(ctx context.Context, r ExecRequest) (*execSession, error) 
 	if len(r.Args) == 0 {
 		return nil, &Error{Kind: Invalid, Message: "exec needs a command"}
 	}
-	rec, err := e.access(ctx, r.Address)
+	rec, leave, err := e.enter(ctx, r.Address)
 	if err != nil {
 		return nil, err
 	}
 	if rec.Instance == nil {
+		leave()
 		return nil, &Error{Kind: Conflict, Message: fmt.Sprintf("sandbox: %s is pending, cannot exec; apply creates it", rec.Address)}
 	}
 	// It is known before it runs, so that a pause that comes next closes it.
@@ -43,11 +44,13 @@ func (e *Engine) exec(ctx context.Context, r ExecRequest) (*execSession, error) 
 	})
 	if err != nil {
 		e.execs.remove(s)
+		leave()
 		return nil, e.cannotExec(ctx, rec, err)
 	}
 	// Whoever asked may leave early; the process is reaped all the same.
 	go func() {
 		s.code, s.err = s.p.Wait()
+		leave()
 		e.execs.remove(s)
 		close(s.ended)
 	}()
@@ -115,6 +118,8 @@ type execSession struct {
 	cut   chan struct{} // closed when the caller is sent away, with why
 	why   error
 	stays bool // what was started goes on: it is not to be hung up
+
+	left func() // called when the caller is sent away; nil: nothing to do
 }
 
 func (s *execSession) Console() *os.File    { return s.p.Console() }
@@ -141,6 +146,9 @@ func (s *execSession) close(why error, stays bool) {
 	s.once.Do(func() {
 		s.why, s.stays = why, stays
 		close(s.cut)
+		if s.left != nil {
+			s.left()
+		}
 	})
 }
 

@@ -38,7 +38,7 @@ func (e *Engine) List(ctx context.Context, addresses ...string) (*ListResult, er
 		if rec.Instance != nil {
 			s, there = seen.Instances[rec.Instance.ID]
 		}
-		res.Sandboxes = append(res.Sandboxes, viewOf(rec, plan.StatusOf(rec, s, there, seen.BootID, now)))
+		res.Sandboxes = append(res.Sandboxes, e.viewOf(rec, plan.StatusOf(rec, s, there, seen.BootID, now)))
 	}
 	return res, nil
 }
@@ -49,20 +49,15 @@ func (e *Engine) viewOne(ctx context.Context, address string) (SandboxView, erro
 	if !ok {
 		return SandboxView{}, e.notFound(address)
 	}
-	var s plan.Seen
-	var there bool
-	if rec.Instance != nil {
-		state, found, err := e.host.Inspect(ctx, rec.Instance.ID)
-		if err != nil {
-			return SandboxView{}, errorOf(err)
-		}
-		s, there = seenOf(state), found
+	now, err := e.glance(ctx, rec)
+	if err != nil {
+		return SandboxView{}, errorOf(err)
 	}
-	return viewOf(rec, plan.StatusOf(rec, s, there, "", e.now())), nil
+	return e.viewOf(rec, now.status(rec, e.now())), nil
 }
 
-func viewOf(rec *plan.Sandbox, st plan.Status) SandboxView {
-	mode, ended := plan.EffectiveMode(rec)
+func (e *Engine) viewOf(rec *plan.Sandbox, st plan.Status) SandboxView {
+	mode, _ := plan.EffectiveMode(rec)
 	declared := rec.Spec.OperatingMode
 	if declared == "" {
 		declared = "running"
@@ -90,7 +85,13 @@ func viewOf(rec *plan.Sandbox, st plan.Status) SandboxView {
 	if rec.Net != nil {
 		v.AddressV4 = pointer(rec.Net.Address.String())
 	}
-	if ended {
+	if last := e.lastUse(rec); !last.IsZero() {
+		v.LastActivity = pointer(last)
+	}
+	if !rec.Lease.EndedAt.IsZero() {
+		v.EndedAt = pointer(rec.Lease.EndedAt)
+	}
+	if rec.Expired != nil {
 		v.EndedAt = pointer(rec.Expired.Deadline)
 	} else if at, _, ok := plan.Deadline(&rec.Spec, rec.Lease); ok {
 		v.ExpiresAt = pointer(at)
@@ -150,7 +151,7 @@ func (e *Engine) foresee(ctx context.Context, address string, d *Description) er
 	if err != nil {
 		return errorOf(err)
 	}
-	in := plan.Input{Records: records, Observed: now.Observed, Now: e.now(), Trigger: plan.Keep, Limits: e.limits()}
+	in := plan.Input{Records: records, Observed: now.Observed, Activity: e.activity.one(address), Now: e.now(), Trigger: plan.Keep, Limits: e.limits()}
 	p := plan.Make(in)
 	next := func(changes []plan.Change, at time.Time) {
 		d.NextLook = pointer(at)

@@ -256,6 +256,7 @@ func (e *actor) finishStart(ctx context.Context, in *Intent, rec *plan.Sandbox, 
 	case rec.Retry.Error != "" || !fresh:
 		rec.Retry = plan.Retry{} // it came up; a recreated one keeps its series
 	}
+	rec.LastActivity = now
 	inst.Phase, inst.StartedAt, inst.Outcome, inst.StoppedBy, inst.OOMKills = plan.Running, now, nil, "", 0
 	rec.Conditions = plan.Conditions(rec, aliveSeen(rec, false), true, now)
 	w := &write{bump: true}
@@ -358,6 +359,7 @@ func (e *actor) startFailed(ctx context.Context, in *Intent, rec *plan.Sandbox, 
 }
 
 func (e *actor) pause(ctx context.Context, rec *plan.Sandbox, w *write) error {
+	rec.Lease = rec.Lease.OnPause(&rec.Spec)
 	return e.freezer(ctx, rec, opPause, e.host.Pause, plan.Paused, w)
 }
 
@@ -381,6 +383,9 @@ func (e *actor) freezer(ctx context.Context, rec *plan.Sandbox, op Op, act func(
 		e.execs.paused(rec.Address)
 	}
 	rec.Instance.Phase = phase
+	if phase == plan.Running {
+		rec.LastActivity = e.now()
+	}
 	worked(rec)
 	rec.Conditions = plan.Conditions(rec, aliveSeen(rec, phase == plan.Paused), true, e.now())
 	w = &write{bump: true}
@@ -638,8 +643,8 @@ func ending(rec *plan.Sandbox, why string, now time.Time) *plan.Ended {
 }
 
 // expire acts on a deadline that passed: first the fact becomes durable, then
-// the process goes, and with it, when the policy says so, everything.
-func (e *actor) expire(ctx context.Context, rec *plan.Sandbox) error {
+// the process is frozen or goes, and with it, when the policy says so, everything.
+func (e *actor) expire(ctx context.Context, rec *plan.Sandbox, c plan.Change) error {
 	now := e.now()
 	at, reason, dated := plan.Deadline(&rec.Spec, rec.Lease)
 	if dated && at.After(now) && (rec.Expired == nil || at.After(rec.Expired.Deadline)) {
@@ -659,6 +664,13 @@ func (e *actor) expire(ctx context.Context, rec *plan.Sandbox) error {
 		}
 		failpoint("expire.recorded")
 	}
+	if c.Then == "paused" && rec.Spec.ShutdownPolicy == "pause" && (phaseOf(rec) == plan.Running || phaseOf(rec) == plan.Paused) {
+		return e.restExpired(ctx, rec, c.Hold)
+	}
+	rec.Expired.Paused = false
+	if h := rec.Hold; h != nil && h.By == byExpiry {
+		rec.Hold = h.Under
+	}
 	if rec.Spec.ShutdownPolicy == "delete" {
 		return e.delete(ctx, rec, tombstone(rec.Expired), nil)
 	}
@@ -669,6 +681,24 @@ func (e *actor) expire(ctx context.Context, rec *plan.Sandbox) error {
 	worked(rec)
 	rec.Conditions = plan.Conditions(rec, plan.Seen{UID: rec.UID, Layer: true}, true, now)
 	return e.commit((&write{}).sandbox(copySandbox(rec)))
+}
+
+// restExpired freezes a sandbox instead of ending it, under the given hold, or
+// the one there is when that is nil. Its lease has no end until it is resumed.
+func (e *actor) restExpired(ctx context.Context, rec *plan.Sandbox, hold *plan.Hold) error {
+	now := e.now()
+	rec.Lease = rec.Lease.OnExpiry(&rec.Spec, now)
+	rec.Expired.Paused, rec.Expired.Done = true, true
+	w := &write{bump: true}
+	if hold != nil {
+		rec.Hold = hold
+		w.event(e.eventOf(rec, "held", hold.Mode, "expired"))
+	}
+	if phaseOf(rec) == plan.Paused {
+		rec.Conditions = plan.Conditions(rec, aliveSeen(rec, true), true, now)
+		return e.commit(w.sandbox(copySandbox(rec)))
+	}
+	return e.pause(ctx, rec, w)
 }
 
 // claim gives rec ids for the volumes it claims and does not have yet, and

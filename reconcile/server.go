@@ -237,6 +237,16 @@ func (s *server) dispatch(ctx context.Context, cancel context.CancelFunc, ses *s
 		s.log(ctx, ses, call)
 	case "exec":
 		s.exec(ctx, ses, call)
+	case "attach":
+		s.attach(ctx, ses, call)
+	case "copy-out":
+		s.copy(ctx, ses, call, s.e.CopyOut)
+	case "copy-in":
+		s.copy(ctx, ses, call, s.e.CopyIn)
+	case "touch":
+		answer(ses, call, func(a string) (any, error) { return s.e.Touch(ctx, a) })
+	case "events":
+		answer(ses, call, func(r EventsRequest) (any, error) { return s.e.Events(ctx, r) })
 	default:
 		ses.fail(&Error{Kind: Invalid, Message: fmt.Sprintf("this agent does not know %q; it is another version", call.Method)}, nil)
 	}
@@ -359,6 +369,58 @@ func (s *server) exec(ctx context.Context, ses *session, call *frame) {
 		return
 	}
 	_ = ses.w.send("result", "", code)
+}
+
+func (s *server) attach(ctx context.Context, ses *session, call *frame) {
+	var address string
+	if err := json.Unmarshal(call.Body, &address); err != nil {
+		ses.fail(&Error{Kind: Invalid, Message: "the request cannot be read"}, nil)
+		return
+	}
+	p, err := s.e.attach(ctx, address)
+	if err != nil {
+		ses.fail(err, nil)
+		return
+	}
+	// A client that goes only lets go: the process is the sandbox's own.
+	stop := context.AfterFunc(ctx, func() { p.close(&Error{Kind: Interrupted, Message: "detached from " + p.address}, true) })
+	defer stop()
+	_ = ses.w.send("started", "", nil)
+	done := make(chan struct{})
+	var passing sync.WaitGroup
+	passing.Go(func() {
+		for {
+			select {
+			case sig := <-ses.signals:
+				_ = p.Signal(sig)
+			case <-done:
+				return
+			}
+		}
+	})
+	code, err := p.Wait()
+	close(done)
+	passing.Wait()
+	if err != nil {
+		ses.fail(err, nil)
+		return
+	}
+	_ = ses.w.send("result", "", code)
+}
+
+func (s *server) copy(ctx context.Context, ses *session, call *frame, do func(context.Context, CopyRequest) error) {
+	var r CopyRequest
+	if err := json.Unmarshal(call.Body, &r); err != nil || len(call.files) != 1 {
+		ses.fail(&Error{Kind: Invalid, Message: "the request cannot be read"}, nil)
+		return
+	}
+	r.Archive = call.files[0]
+	// A client that goes ends the copy: its end of the pipe is gone too.
+	if err := do(ctx, r); err != nil {
+		ses.fail(err, nil)
+		return
+	}
+	_ = ses.w.send("result", "", nil)
 }
 
 // pass forwards the client's signals. When the client goes, or the agent ends, it

@@ -33,6 +33,18 @@ type Service interface {
 	Exec(ctx context.Context, r ExecRequest) (ExecSession, error)
 	// OpenLog opens the sandbox's output for reading.
 	OpenLog(ctx context.Context, address string) (*os.File, error)
+	// Attach is a session that lasts as long as the sandbox's process, whose signals
+	// go to that process and whose code is its own. It counts as use. The output is
+	// OpenLog's.
+	Attach(ctx context.Context, address string) (ExecSession, error)
+	// CopyOut writes a tar archive of what is at the path in the sandbox to the
+	// request's file; CopyIn unpacks one there.
+	CopyOut(ctx context.Context, r CopyRequest) error
+	CopyIn(ctx context.Context, r CopyRequest) error
+	// Touch counts as use of the sandbox.
+	Touch(ctx context.Context, address string) (*ActResult, error)
+	// Events tells what happened.
+	Events(ctx context.Context, r EventsRequest) (*EventsResult, error)
 	// Outputs are the values kept by the last apply.
 	Outputs(ctx context.Context) ([]config.Output, error)
 	// Status tells who serves: this process or an agent.
@@ -187,6 +199,13 @@ type ExecRequest struct {
 	Stderr     *os.File          `json:"-"`
 }
 
+// CopyRequest is a copy out of a sandbox or into it.
+type CopyRequest struct {
+	Address string   `json:"address"`
+	Path    string   `json:"path"` // inside, absolute
+	Archive *os.File `json:"-"`    // tar; read or written to its end
+}
+
 // ExecSession is a running command.
 type ExecSession interface {
 	Console() *os.File // the terminal's master side with TTY, else nil
@@ -196,6 +215,7 @@ type ExecSession interface {
 
 // Event is one line of history.
 type Event struct {
+	Seq      uint64    `json:"seq,omitempty"` // grows with each event
 	At       time.Time `json:"at"`
 	Address  string    `json:"address"`
 	UID      string    `json:"uid,omitempty"`

@@ -50,7 +50,9 @@ func (e *Engine) look(ctx context.Context) (sight, error) {
 	if err != nil {
 		return sight{}, fmt.Errorf("cannot look at the host: %w", err)
 	}
-	return sightOf(o), nil
+	s := sightOf(o)
+	e.probes.fill(&s)
+	return s, nil
 }
 
 // glance looks at one sandbox's own instance only, which costs the same however
@@ -68,6 +70,7 @@ func (e *Engine) glance(ctx context.Context, rec *plan.Sandbox) (sight, error) {
 		}
 	}
 	s := sightOf(o)
+	e.probes.fill(&s)
 	s.Networks, s.Volumes = nil, nil
 	return s, nil
 }

@@ -84,18 +84,27 @@ func (e *Engine) instanceOf(rec *plan.Sandbox, id string) (runtime.Instance, err
 			Hosts:   []runtime.HostEntry{{Address: rec.Net.Address, Names: []string{in.Hostname}}},
 		}
 	}
+	if relayed(spec) {
+		return in, nil // the agent serves them
+	}
 	for _, name := range sortedKeys(rec.Ports) {
-		p := rec.Ports[name]
-		ip, err := netip.ParseAddr(p.Address)
+		f, err := forwardOf(rec.Address, name, rec.Ports[name])
 		if err != nil {
-			return in, fmt.Errorf("%s: port %q: %w", rec.Address, name, err)
+			return in, err
 		}
-		in.Forwards = append(in.Forwards, runtime.Forward{
-			Name: name, Protocol: p.Protocol, HostAddr: ip,
-			HostPort: uint16(p.Host), ContainerPort: uint16(p.Container),
-		})
+		in.Forwards = append(in.Forwards, f)
 	}
 	return in, nil
+}
+
+func forwardOf(address, name string, p plan.Port) (runtime.Forward, error) {
+	ip, err := netip.ParseAddr(p.Address)
+	if err != nil {
+		return runtime.Forward{}, fmt.Errorf("%s: port %q: %w", address, name, err)
+	}
+	return runtime.Forward{
+		Name: name, Protocol: p.Protocol, HostAddr: ip, HostPort: uint16(p.Host), ContainerPort: uint16(p.Container),
+	}, nil
 }
 
 // mountsOf lists claims, volumes, host paths and tmpfs, outer paths first.

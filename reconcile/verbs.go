@@ -11,13 +11,10 @@ import (
 	"strings"
 	"time"
 
+	"pinfold/config"
 	"pinfold/reconcile/plan"
 	"pinfold/runtime"
 )
-
-// accessWait bounds how long exec and logs wait for a sandbox that is just
-// being paused or resumed.
-const accessWait = 30 * time.Second
 
 // Act runs an operator verb. It acts at once and leaves a hold, so that the
 // next pass does not undo it; or takes the hold away when the verb asks for
@@ -155,7 +152,7 @@ func allowed(rec *plan.Sandbox, v plan.Verb) error {
 }
 
 func notExpired(rec *plan.Sandbox, verb string) error {
-	if rec.Expired == nil {
+	if rec.Expired == nil || rec.Expired.Paused {
 		return nil
 	}
 	return &Error{Kind: Conflict, Message: fmt.Sprintf(
@@ -202,7 +199,10 @@ func (e *actor) opStart(ctx context.Context, rec *plan.Sandbox, r ActRequest) er
 	if err := allowed(rec, plan.VerbStart); err != nil {
 		return err
 	}
-	rec.Retry = plan.Retry{}
+	if err := e.runAgain(rec, nil); err != nil {
+		return err
+	}
+	rec.Retry, rec.Restarts = plan.Retry{}, plan.Retry{}
 	return e.start(ctx, rec, e.held(rec, "running", r))
 }
 
@@ -232,14 +232,21 @@ func (e *actor) opResume(ctx context.Context, rec *plan.Sandbox, r ActRequest) e
 	if err := allowed(rec, plan.VerbResume); err != nil {
 		return err
 	}
-	if r.Timeout != nil {
-		lease, err := plan.Renew(rec, plan.Renewal{Form: plan.RenewResume, For: time.Duration(*r.Timeout)}, e.now(), time.Duration(e.settings.MaxLifetime))
-		if err != nil {
-			return &Error{Kind: Conflict, Message: err.Error()}
-		}
-		rec.Lease = lease
+	if err := e.runAgain(rec, r.Timeout); err != nil {
+		return err
 	}
 	return e.resume(ctx, rec, e.held(rec, "running", r))
+}
+
+// runAgain sets the lease of a sandbox that is resumed or started by an operator,
+// which also ends an expiry by pause.
+func (e *actor) runAgain(rec *plan.Sandbox, timeout *config.Duration) error {
+	lease, err := rec.Lease.OnResume(rec, (*time.Duration)(timeout), e.now(), time.Duration(e.settings.MaxLifetime))
+	if err != nil {
+		return &Error{Kind: Conflict, Message: err.Error()}
+	}
+	rec.Lease, rec.Expired = lease, nil
+	return nil
 }
 
 // opRelease drops the hold and brings the sandbox to its declared mode.
@@ -247,9 +254,16 @@ func (e *actor) opRelease(ctx context.Context, rec *plan.Sandbox) (note string, 
 	if rec.Hold == nil {
 		return rec.Address + " is not held", nil
 	}
-	rec.Hold = nil
 	w := &write{bump: true}
-	if err := e.commit(w.sandbox(copySandbox(rec)).event(e.eventOf(rec, "release", "operator", ""))); err != nil {
+	if heldByRule(rec) {
+		if w, err = e.lift(rec, nil); err != nil {
+			return "", err
+		}
+	} else {
+		w.event(e.eventOf(rec, "release", "operator", ""))
+		rec.Hold = nil
+	}
+	if err := e.commit(w.sandbox(copySandbox(rec))); err != nil {
 		return "", err
 	}
 	_, _, err = e.converge(ctx, rec.Address)
@@ -284,7 +298,7 @@ func (e *actor) converge(ctx context.Context, address string) (did bool, wake ti
 	}
 	records := e.only(address)
 	p := plan.Make(plan.Input{
-		Records: records, Observed: now.Observed, Now: e.now(), Trigger: plan.Keep, Limits: e.limits(),
+		Records: records, Observed: now.Observed, Activity: e.activity.one(address), Now: e.now(), Trigger: plan.Keep, Limits: e.limits(),
 	})
 	changes := ofSandbox(p, address)
 	if len(changes) == 0 && settled(rec, e.now()) {
@@ -371,33 +385,6 @@ func (e *Engine) Renew(ctx context.Context, r RenewRequest) (*ActResult, error) 
 	res := &ActResult{}
 	res.Sandbox, err = e.viewOne(ctx, rec.Address)
 	return res, err
-}
-
-// access waits, within its bound, for a pause or resume that is going on, and
-// returns a record that is true now. It takes no lane.
-func (e *Engine) access(ctx context.Context, word string) (*plan.Sandbox, error) {
-	address, err := e.resolve(word)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, accessWait)
-	defer cancel()
-	for {
-		h := e.lanes.holder(address)
-		if h == nil || (h.verb != "pause" && h.verb != "resume") {
-			break
-		}
-		select {
-		case <-h.free:
-		case <-ctx.Done():
-			return nil, inProgress(h)
-		}
-	}
-	rec, ok := e.sandbox(address)
-	if !ok {
-		return nil, e.notFound(address)
-	}
-	return rec, nil
 }
 
 // OpenLog opens the sandbox's output for reading.

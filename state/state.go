@@ -32,6 +32,7 @@
 package state
 
 import (
+	"encoding/binary"
 	"errors"
 	"time"
 )
@@ -101,6 +102,14 @@ type Tx interface {
 	Serial() uint64
 	// Bump adds one to the serial.
 	Bump() error
+}
+
+// SeqOf is the seq of a key that SeqKey gave, 0 of any other.
+func SeqOf(key string) uint64 {
+	if len(key) != 8 {
+		return 0
+	}
+	return binary.BigEndian.Uint64([]byte(key))
 }
 
 // SeqKey is the key under which Append stored seq.

@@ -1,0 +1,157 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"pinfold/config"
+	"pinfold/reconcile/plan"
+	"pinfold/runtime"
+)
+
+// relayed tells whether a sandbox's published ports go through the agent: its
+// rules need connections to be seen, or there is no network to forward to.
+func relayed(spec *config.Sandbox) bool {
+	l := spec.Lifetime
+	return len(spec.Ports) > 0 && (spec.Network == nil || l.IdleTimeout > 0 || l.ResumeOnAccess || l.RenewOnAccess > 0)
+}
+
+// ports are the published ports that the agent serves itself. What should be
+// served follows from a sandbox's record alone.
+type ports struct {
+	a  *agent
+	mu sync.Mutex
+	of map[string]map[string]served // by sandbox address and port name
+}
+
+type served struct {
+	port   plan.Port
+	server io.Closer
+}
+
+// follow opens and closes listeners as the record asks; nil: the sandbox is gone.
+// What cannot be opened is complained of and tried again at the next look.
+func (p *ports) follow(address string, rec *plan.Sandbox) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	want := map[string]plan.Port{}
+	if rec != nil && relayed(&rec.Spec) && (live(rec) || rests(rec)) {
+		want = rec.Ports
+	}
+	for name, s := range p.of[address] {
+		if s.port != want[name] {
+			s.server.Close()
+			delete(p.of[address], name)
+		}
+	}
+	for name, port := range want {
+		if _, have := p.of[address][name]; have || port.Host == 0 {
+			continue
+		}
+		server, err := p.listen(address, name, port)
+		if err != nil {
+			p.a.complain(address, "cannot serve a published port", err, "port", name)
+			continue
+		}
+		if p.of == nil {
+			p.of = map[string]map[string]served{}
+		}
+		if p.of[address] == nil {
+			p.of[address] = map[string]served{}
+		}
+		p.of[address][name] = served{port, server}
+	}
+	if len(p.of[address]) == 0 {
+		delete(p.of, address)
+	}
+}
+
+// Close stops serving. Sandboxes, and whoever listens inside, live on.
+func (p *ports) Close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, all := range p.of {
+		for _, s := range all {
+			s.server.Close()
+		}
+	}
+	p.of = nil
+}
+
+func (p *ports) listen(address, name string, port plan.Port) (io.Closer, error) {
+	f, err := forwardOf(address, name, port)
+	if err != nil {
+		return nil, err
+	}
+	return p.a.host.Publish(f,
+		func(ctx context.Context) (net.Conn, error) { return p.a.connect(ctx, address, port) },
+		func() { p.a.passing(address) })
+}
+
+// connectPause is how long a connection waits between tries while a process that
+// was just started does not listen yet.
+const connectPause = 20 * time.Millisecond
+
+// connect reaches a port of the sandbox, waking it first where its rules say so.
+func (a *agent) connect(ctx context.Context, address string, port plan.Port) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, accessWait)
+	defer cancel()
+	begun := a.now()
+	rec, leave, err := a.enter(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	for {
+		if rec.Instance == nil {
+			return nil, fmt.Errorf("%s is %s", address, phaseOf(rec))
+		}
+		c, err := a.host.Dial(ctx, rec.Instance.ID, port.Protocol, uint16(port.Container))
+		fresh := !rec.Instance.StartedAt.Before(begun) // by this access: it needs a moment to listen
+		if errors.Is(err, runtime.ErrPaused) && rests(rec) {
+			// Frozen meanwhile, which is for its own rule alone to undo.
+			rec, err = a.as(byAccess).awaken(ctx, address)
+			if err == nil {
+				continue
+			}
+		}
+		if err == nil || !fresh || errors.Is(err, runtime.ErrPaused) || errors.Is(err, runtime.ErrNotRunning) {
+			return c, err
+		}
+		t := time.NewTimer(connectPause)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return nil, err
+		}
+	}
+}
+
+// passing is told of bytes on an open connection: they are use, and what waits
+// for them may rest.
+func (a *agent) passing(address string) {
+	a.activity.touch(address, a.now())
+	rec := a.current(address)
+	if rec == nil {
+		return
+	}
+	if rests(rec) {
+		if _, busy := a.waking.LoadOrStore(address, true); busy {
+			return
+		}
+		a.background.Go(func() {
+			defer a.waking.Delete(address)
+			if _, err := a.as(byAccess).awaken(context.Background(), address); err != nil {
+				a.complain(address, "cannot wake for a connection", err)
+			}
+		})
+		return
+	}
+	a.renewByAccess(rec)
+}
