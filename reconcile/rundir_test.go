@@ -27,7 +27,7 @@ func TestRunDirClearedWhileASandboxRuns(t *testing.T) {
 				l.apply(e, plan.Options{})
 				id, pid := l.id(e, "sandbox.a"), *l.view(e, "sandbox.a").PID
 				l.close(e)
-				l.world.Break(id, "run dir")
+				l.world.Break(id, "rundir")
 
 				e = l.open(by)
 				if v := l.phase(e, "sandbox.a", plan.Running); *v.PID != pid || v.Conditions[0].Reason != "Degraded" {
@@ -61,7 +61,7 @@ func TestRunDirClearedBeforeAStart(t *testing.T) {
 		l.apply(e, plan.Options{NoStart: true})
 		id, pid := l.id(e, "sandbox.a"), *l.view(e, "sandbox.a").PID
 		l.close(e)
-		l.world.Break(id, "run dir")
+		l.world.Break(id, "rundir")
 
 		e = l.open(byApply)
 		l.phase(e, "sandbox.a", plan.Created)

@@ -304,7 +304,7 @@ type InstanceState struct {
 	Dying    bool     // processes remain after PID 1's end
 	Outcome  *Outcome // of the last incarnation, if it left one
 	OOMKills uint64   // the cgroup's oom_kill counter
-	Missing  []string // what a live instance lacks: "cgroup", "rootfs", "netns", "run dir", "link", "address", "rules", "limits"
+	Missing  []string // what a live instance lacks: "cgroup", "rootfs", "netns", "rundir", "link", "address", "rules", "limits"
 }
 
 // NetworkState is what is true of one network now.

@@ -66,7 +66,7 @@ func TestHost(t *testing.T) {
 				},
 				Occupy:           occupy,
 				Break:            one.breakInstance,
-				Breakable:        []string{"netns", "run dir", "link", "address", "rules", "limits"},
+				Breakable:        []string{"netns", "rundir", "link", "address", "rules", "limits"},
 				BreakNetwork:     one.breakNetwork,
 				NetworkBreakable: []string{"bridge", "address", "rules"},
 			},
@@ -142,7 +142,7 @@ func (m machine) breakInstance(t *testing.T, in runtime.Instance, s runtime.Inst
 	switch part {
 	case "netns":
 		must(t, unix.Unmount(filepath.Join(m.runDir, "netns", in.ID), unix.MNT_DETACH))
-	case "run dir":
+	case "rundir":
 		m.wipeRunDir(t)
 	case "link":
 		must(t, netlink.LinkDel(m.link(t, "instance "+in.ID)))

@@ -107,7 +107,7 @@ var loss = []test{
 		in := w.instance(w.Commands.OnSignal(15, "/got", "TERM"))
 		attach(&in, n, 0)
 		p := w.ready(in)
-		w.Controls.Break(w.T, in, w.state(in.ID), "run dir")
+		w.Controls.Break(w.T, in, w.state(in.ID), "rundir")
 
 		w.h = w.open()
 		if s := w.state(in.ID); s.Alive || !s.Dying {
@@ -120,7 +120,7 @@ var loss = []test{
 			w.Errorf("another process of that number counts as its own: %+v", s)
 		}
 		w.h.Recall(in.ID, p, in.Mark)
-		if s := w.state(in.ID); !s.Alive || !s.Started || s.Process != p || s.Mark != in.Mark || !slices.Contains(s.Missing, "run dir") {
+		if s := w.state(in.ID); !s.Alive || !s.Started || s.Process != p || s.Mark != in.Mark || !slices.Contains(s.Missing, "rundir") {
 			w.Errorf("recalled: %+v", s)
 		}
 		w.must(w.h.Repair(w.ctx, in))
@@ -140,7 +140,7 @@ var loss = []test{
 		for _, recall := range []bool{true, false} {
 			in := w.instance(w.Commands.Forever)
 			p := w.up(in)
-			w.Controls.Break(w.T, in, w.state(in.ID), "run dir")
+			w.Controls.Break(w.T, in, w.state(in.ID), "rundir")
 			w.h = w.open()
 			if recall {
 				w.h.Recall(in.ID, p, in.Mark)
@@ -152,7 +152,7 @@ var loss = []test{
 	{"one that waits for its start is made again after its run dir was cleared", func(w *world) {
 		in := w.instance(w.Commands.Forever)
 		p := w.create(in)
-		w.Controls.Break(w.T, in, w.state(in.ID), "run dir")
+		w.Controls.Break(w.T, in, w.state(in.ID), "rundir")
 		w.h = w.open()
 		w.h.Recall(in.ID, p, in.Mark)
 		if s := w.state(in.ID); !s.Alive || s.Started {

@@ -6,14 +6,16 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	goruntime "runtime"
+	"sync"
 	"time"
 
 	"pinfold/runtime"
 	"pinfold/runtime/network"
 )
 
-// Observe implements runtime.Host. Per instance it reads a few small files; the
-// network is read in one dump for all.
+// Observe implements runtime.Host. Per instance it reads a few small files, on all
+// processors; what the host has of the network is read in one dump for all.
 func (h *Host) Observe(ctx context.Context) (runtime.Observation, error) {
 	o := runtime.Observation{
 		BootID: h.boot, At: time.Now(),
@@ -34,15 +36,32 @@ func (h *Host) Observe(ctx context.Context) (runtime.Observation, error) {
 	if err != nil {
 		return o, err
 	}
+	var looks sync.WaitGroup
+	var mu sync.Mutex
+	next := make(chan string)
+	for range min(goruntime.GOMAXPROCS(0), len(ids)) {
+		looks.Go(func() {
+			for id := range next {
+				s, err := h.look(id, &seen)
+				if err != nil {
+					s = runtime.InstanceState{ID: id, Unknown: err.Error()}
+				}
+				mu.Lock()
+				o.Instances[id] = s
+				mu.Unlock()
+			}
+		})
+	}
 	for id := range ids {
-		if err := ctx.Err(); err != nil {
-			return o, err
+		if ctx.Err() != nil {
+			break
 		}
-		s, err := h.look(id, &seen)
-		if err != nil {
-			s = runtime.InstanceState{ID: id, Unknown: err.Error()}
-		}
-		o.Instances[id] = s
+		next <- id
+	}
+	close(next)
+	looks.Wait()
+	if err := ctx.Err(); err != nil {
+		return o, err
 	}
 	volumes, err := os.ReadDir(filepath.Join(h.opts.StateDir, "volumes"))
 	if err != nil {
@@ -216,7 +235,7 @@ func (h *Host) lookOnce(id string, seen *network.Observed) (runtime.InstanceStat
 		return s, err
 	}
 	if s.Missing, err = h.missing(rec, known, s, tree, seen); err == nil && (running.lost || !h.containerKnown(id)) {
-		s.Missing = append(s.Missing, "run dir")
+		s.Missing = append(s.Missing, "rundir")
 	}
 	return s, err
 }

@@ -22,6 +22,7 @@ func TestDamagedProcessFile(t *testing.T) {
 		p := w.start(in)
 		w.waitLog(in.ID, "ready")
 		w.must(os.WriteFile(w.h.processPath(in.ID), []byte(damage), 0o600))
+		w.h.starters.Close() // as with the end of the process
 		next, err := Open(w.h.opts)
 		w.must(err)
 		defer next.Close()
@@ -62,7 +63,7 @@ func TestRunDirClearedWhileSandboxesLive(t *testing.T) {
 	w.must(os.RemoveAll(run))
 
 	// The same process goes on: it still knows what it made.
-	if s := w.state(in.ID); !s.Alive || s.Process != p || strings.Join(s.Missing, " ") != "netns run dir" {
+	if s := w.state(in.ID); !s.Alive || s.Process != p || strings.Join(s.Missing, " ") != "netns rundir" {
 		t.Fatalf("cleared: %+v", s)
 	}
 	if o, err := w.h.Observe(w.ctx); err != nil || !o.Instances[in.ID].Alive {

@@ -41,7 +41,7 @@ func TestConformance(t *testing.T) {
 				Break: func(_ *testing.T, _ runtime.Instance, s runtime.InstanceState, part string) {
 					w.Break(s.ID, part)
 				},
-				Breakable:        []string{"netns", "run dir", "link", "address", "rules", "limits"},
+				Breakable:        []string{"netns", "rundir", "link", "address", "rules", "limits"},
 				BreakNetwork:     func(_ *testing.T, n runtime.Network, part string) { w.BreakNetwork(n.ID, part) },
 				NetworkBreakable: []string{"bridge", "address", "rules"},
 			},

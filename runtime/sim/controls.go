@@ -140,7 +140,7 @@ func (w *World) Reboot() {
 }
 
 // Break takes one part of an instance away by hand: "cgroup", "rootfs",
-// "netns" (its name), "run dir", "link", "address", "rules" or "limits". A link
+// "netns" (its name), "rundir", "link", "address", "rules" or "limits". A link
 // takes its address along, the run dir the netns's name, and the way to start what
 // has not been started.
 func (w *World) Break(id, part string) {
@@ -155,7 +155,7 @@ func (w *World) Break(id, part string) {
 	switch part {
 	case "link":
 		in.parts.address = false
-	case "run dir":
+	case "rundir":
 		in.parts.netns = false
 		in.proc.stranded = !in.proc.started
 	}

@@ -93,7 +93,7 @@ func (in *instance) missing() (names []string) {
 	return names
 }
 
-var partNames = []string{"cgroup", "rootfs", "netns", "run dir", "link", "address", "rules", "limits"}
+var partNames = []string{"cgroup", "rootfs", "netns", "rundir", "link", "address", "rules", "limits"}
 
 // named gives a part by its name in runtime.InstanceState.Missing; nil for no such part.
 func (p *parts) named(name string) *bool {
@@ -104,7 +104,7 @@ func (p *parts) named(name string) *bool {
 		return &p.rootfs
 	case "netns":
 		return &p.netns
-	case "run dir":
+	case "rundir":
 		return &p.runDir
 	case "link":
 		return &p.link
