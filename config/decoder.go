@@ -28,6 +28,7 @@ type decoder struct {
 	places    []place
 	needs     []string // found while decoding, beside n.needs
 	lifecycle Lifecycle
+	badProbe  bool // a health probe is written and wrong
 }
 
 type phase int
@@ -42,6 +43,7 @@ const (
 type place struct {
 	path string
 	at   Position
+	attr *hclsyntax.Attribute
 }
 
 func (ev *evaluation) decoder(n *node, in *instance) *decoder {
@@ -134,7 +136,19 @@ func (d *decoder) written(path string, l layer, attr *hclsyntax.Attribute) {
 		d.unknown = slices.DeleteFunc(d.unknown, func(p string) bool { return within(p, path) })
 	}
 	position := Position{File: attr.NameRange.Filename, Line: attr.NameRange.Start.Line, Policy: l.policy}
-	d.places = append(d.places, place{path, position})
+	d.places = append(d.places, place{path, position, attr})
+}
+
+// argument is what path was written with last; nil when nobody wrote it.
+func (d *decoder) argument(path string) *hclsyntax.Attribute {
+	for _, places := range [][]place{d.places, d.inherited} {
+		for i := len(places) - 1; i >= 0; i-- {
+			if places[i].path == path {
+				return places[i].attr
+			}
+		}
+	}
+	return nil
 }
 
 // elementwise reports whether have is a list or map of the shape of want whose

@@ -296,6 +296,9 @@ func (ev *evaluation) resource(n *node) {
 		ev.checkShared(n)
 		return
 	}
+	if len(n.instances) == 0 {
+		ev.checkUnused(n)
+	}
 	if n.kind == "sandbox" {
 		ev.sandboxes(n)
 		return
@@ -331,6 +334,15 @@ func (ev *evaluation) checkShared(n *node) {
 	case "sandbox":
 		d.sharedSandbox()
 	}
+}
+
+// checkUnused is checkShared for a block without instances: what it decodes is
+// dropped.
+func (ev *evaluation) checkUnused(n *node) {
+	images, networks, volumes, ranges := len(ev.out.Images), len(ev.out.Networks), len(ev.out.Volumes), len(ev.ranges)
+	ev.checkShared(n)
+	ev.out.Images, ev.out.Networks, ev.out.Volumes = ev.out.Images[:images], ev.out.Networks[:networks], ev.out.Volumes[:volumes]
+	ev.ranges = ev.ranges[:ranges]
 }
 
 // setValue makes what references to the block see: one object, or a map or

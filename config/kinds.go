@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"net/url"
 	"path"
 	"regexp"
 	"slices"
@@ -75,13 +76,7 @@ func asWhole(low, high int64) kind[int64] {
 	}}
 }
 
-func asPort(low int64) kind[int] {
-	whole := asWhole(low, 65535)
-	return kind[int]{cty.Number, func(v cty.Value) (int, error) {
-		n, err := whole.get(v)
-		return int(n), err
-	}}
-}
+func asPort(low int64) kind[int] { return asInt(low, 65535) }
 
 // asSize is a number of bytes or a text for ParseSize.
 var asSize = kind[int64]{cty.String, func(v cty.Value) (int64, error) { return ParseSize(v.AsString()) }}
@@ -123,6 +118,67 @@ var asTTL = asParsed(func(s string) (Duration, error) {
 	}
 	return d, nil
 })
+
+// asIdle is a time without use, or never.
+var asIdle = asParsed(func(s string) (Duration, error) {
+	if s == never {
+		return 0, nil
+	}
+	d, err := ParseDuration(s)
+	if err == nil && d <= 0 {
+		err = fmt.Errorf("%q is not longer than zero: a sandbox would be idle at once. For no idle rule write idle_timeout = \"never\", or leave it out", s)
+	}
+	return d, err
+})
+
+// asNotNegative is a duration of zero or more.
+var asNotNegative = asParsed(func(s string) (Duration, error) {
+	d, err := ParseDuration(s)
+	if err == nil && d < 0 {
+		err = fmt.Errorf("%q is negative", s)
+	}
+	return d, err
+})
+
+// shortestProbe bounds how much of a host probes may take.
+const shortestProbe = Duration(100 * time.Millisecond)
+
+// asProbeTime is the distance or length of probes.
+var asProbeTime = asParsed(func(s string) (Duration, error) {
+	d, err := ParseDuration(s)
+	if err == nil && d < shortestProbe {
+		err = fmt.Errorf("%q is too short: probes that follow or end within less than %s would load the host more than the sandbox does", s, shortestProbe)
+	}
+	return d, err
+})
+
+// asProbeURL is what an http probe asks for.
+var asProbeURL = asText(func(s string) error {
+	u, err := url.Parse(s)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%q is not a URL: %w. Write one such as http://127.0.0.1:8080/ready", s, errors.Unwrap(err))
+	case u.Scheme == "https":
+		return fmt.Errorf("%q cannot be probed: http:// only, as a sandbox's certificate proves nothing here. Use a plain port, tcp, or a command", s)
+	case u.Scheme != "http" || u.Hostname() == "":
+		return fmt.Errorf("%q is not a URL that can be probed: write http://HOST:PORT/PATH as seen from inside the sandbox, such as http://127.0.0.1:8080/ready", s)
+	}
+	if port := u.Port(); port != "" {
+		if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+			return fmt.Errorf("%q has no valid port: use 1 to 65535", s)
+		}
+	}
+	return nil
+})
+
+// asInt is an integer within bounds.
+func asInt(low, high int64) kind[int] {
+	whole := asWhole(low, high)
+	return kind[int]{cty.Number, func(v cty.Value) (int, error) {
+		n, err := whole.get(v)
+		return int(n), err
+	}}
+}
 
 // asPositive is a duration longer than zero.
 func asPositive(hint string) kind[Duration] {

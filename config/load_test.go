@@ -184,6 +184,7 @@ func TestLoadSettings(t *testing.T) {
 	}
 	text := `
 max_lifetime     = "1w"
+expiry_warning   = "never"
 max_destroy      = 0
 allow_host_paths = ["/srv", "/data/x"]
 address_pools    = ["10.1.0.0/16", "192.168.4.0/24"]
@@ -206,7 +207,7 @@ policy "base" {
 	if more.HasErrors() || d.Sandboxes[0].Spec.Resources.Memory != 128<<20 {
 		t.Errorf("the default policy does not hold: %s", show(t, more))
 	}
-	if at := d.Sandboxes[0].Sources["resources.memory"]; at != (Position{file, 9, "policy.base"}) {
+	if at := d.Sandboxes[0].Sources["resources.memory"]; at != (Position{file, 10, "policy.base"}) {
 		t.Errorf("its place is %+v", at)
 	}
 	if _, diags := LoadSettings(t.TempDir()); !diags.HasErrors() {

@@ -20,16 +20,24 @@ func defaultSandbox() Sandbox {
 		ShutdownPolicy: "retain",
 		StopSignal:     "SIGTERM",
 		StopGrace:      Duration(10 * time.Second),
-		Lifetime:       Lifetime{OnLost: "recreate", StartTimeout: Duration(5 * time.Minute)},
-		Security:       Security{UserNamespace: true},
+		Lifetime: Lifetime{
+			OnLost: "recreate", StartTimeout: Duration(5 * time.Minute), Clock: "always",
+			IdleAction: "pause", RenewMinInterval: Duration(time.Minute),
+		},
+		Restart:  Restart{Mode: never, Window: Duration(10 * time.Minute), BackoffMin: Duration(time.Second), BackoffMax: Duration(5 * time.Minute)},
+		Security: Security{UserNamespace: true},
 	}
 }
 
 var (
 	asMode3          = asOneOf([]string{"running", "paused", "suspended"})
-	asShutdownPolicy = asOneOf([]string{"retain", "delete"}, "pause")
+	asShutdownPolicy = asOneOf([]string{"retain", "delete", "pause"})
 	asOnLost         = asOneOf([]string{"recreate", "recreate-fresh", "retain", "delete"})
-	asRestartMode    = asOneOf([]string{never}, "on-failure", "always")
+	asRestartMode    = asOneOf([]string{never, "on-failure", "always"})
+	asClock          = asOneOf([]string{"always", "running"})
+	asIdleAction     = asOneOf([]string{"pause", "suspend"})
+	asRenewal        = asPositive("; leave it out where access is to renew nothing")
+	asWindow         = asPositive("")
 	asProtocol       = asOneOf([]string{"tcp", "udp"})
 	asOnDestroy      = asOneOf([]string{"delete"}, "retain")
 	asHostname       = asText(checkHostname)
@@ -63,7 +71,7 @@ func (ev *evaluation) sandboxes(n *node) {
 		spec := base
 		if split {
 			d.phase = own
-			d.unknown, d.lifecycle = slices.Clone(first.unknown), first.lifecycle
+			d.unknown, d.lifecycle, d.badProbe = slices.Clone(first.unknown), first.lifecycle, first.badProbe
 			d.inherited = first.places
 		} else {
 			spec = defaultSandbox()
@@ -73,6 +81,7 @@ func (ev *evaluation) sandboxes(n *node) {
 			d.checkPlaces(&spec)
 		}
 		d.guard(&spec)
+		d.contradictions(&spec)
 		d.note(&spec)
 		ev.out.Sandboxes = append(ev.out.Sandboxes, finish(d, spec))
 		if n.used {
@@ -195,6 +204,12 @@ func (d *decoder) rules(l layer, body *hclsyntax.Body, spec *Sandbox) {
 			set(d, l, b.Body, "ttl", "lifetime.ttl", asTTL, &spec.Lifetime.TTL)
 			set(d, l, b.Body, "on_lost", "lifetime.on_lost", asOnLost, &spec.Lifetime.OnLost)
 			set(d, l, b.Body, "start_timeout", "lifetime.start_timeout", asStartTimeout, &spec.Lifetime.StartTimeout)
+			set(d, l, b.Body, "clock", "lifetime.clock", asClock, &spec.Lifetime.Clock)
+			set(d, l, b.Body, "idle_timeout", "lifetime.idle_timeout", asIdle, &spec.Lifetime.IdleTimeout)
+			set(d, l, b.Body, "idle_action", "lifetime.idle_action", asIdleAction, &spec.Lifetime.IdleAction)
+			set(d, l, b.Body, "resume_on_access", "lifetime.resume_on_access", asBool, &spec.Lifetime.ResumeOnAccess)
+			set(d, l, b.Body, "renew_on_access", "lifetime.renew_on_access", asRenewal, &spec.Lifetime.RenewOnAccess)
+			set(d, l, b.Body, "renew_min_interval", "lifetime.renew_min_interval", asWindow, &spec.Lifetime.RenewMinInterval)
 		case "resources":
 			set(d, l, b.Body, "cpu", "resources.cpu", asCPU, &spec.Resources.CPU)
 			set(d, l, b.Body, "memory", "resources.memory", asSize, &spec.Resources.Memory)
@@ -204,8 +219,13 @@ func (d *decoder) rules(l layer, body *hclsyntax.Body, spec *Sandbox) {
 			set(d, l, b.Body, "read_only_root", "security.read_only_root", asBool, &spec.Security.ReadOnlyRoot)
 			d.capabilities(l, b.Body, spec)
 		case "restart":
-			var mode string // the only one there is yet is the default
-			set(d, l, b.Body, "mode", "restart.mode", asRestartMode, &mode)
+			set(d, l, b.Body, "mode", "restart.mode", asRestartMode, &spec.Restart.Mode)
+			set(d, l, b.Body, "max_attempts", "restart.max_attempts", asInt(0, 1_000_000), &spec.Restart.MaxAttempts)
+			set(d, l, b.Body, "window", "restart.window", asWindow, &spec.Restart.Window)
+			set(d, l, b.Body, "backoff_min", "restart.backoff_min", asWindow, &spec.Restart.BackoffMin)
+			set(d, l, b.Body, "backoff_max", "restart.backoff_max", asWindow, &spec.Restart.BackoffMax)
+		case "health":
+			d.health(l, b, spec)
 		}
 	}
 }
@@ -250,14 +270,7 @@ func (d *decoder) command(l layer, body *hclsyntax.Body, spec *Sandbox) {
 	case unknown:
 		return
 	}
-	if len(spec.Command) == 0 || spec.Command[0] == "" && !d.isUnknown("command[0]") {
-		d.wrong(attr, "command is required: name the program and its arguments, such as [\"sleep\", \"infinity\"]. A shell line is [\"sh\", \"-c\", \"…\"].")
-	}
-	for _, word := range spec.Command {
-		if err := noNUL(word); err != nil {
-			d.wrong(attr, "%s", sentence(err.Error()))
-		}
-	}
+	d.checkCommand(attr, "command", spec.Command)
 }
 
 // parts decodes ports, claims, mounts and files.
@@ -369,10 +382,6 @@ func (d *decoder) port(l layer, b *hclsyntax.Block, spec *Sandbox) {
 	name := b.Labels[0]
 	if !hclsyntax.ValidIdentifier(name) {
 		d.ev.fail(d.in.address, b.LabelRanges[0].Ptr(), "Invalid name", "%q cannot name a port: start with a letter, go on with letters, digits, hyphens and underscores.", name)
-		return
-	}
-	if blockOf(d.n.block.Body, "network") == nil {
-		d.ev.later(d.in.address, b.TypeRange.Ptr(), "a port without a network", "Add network { name = network.NAME } to the sandbox.")
 		return
 	}
 	path := d.path(b)
@@ -491,6 +500,9 @@ func (d *decoder) guard(spec *Sandbox) {
 func checkEnv(key, value string) error {
 	if key == "" || strings.ContainsAny(key, "=\x00") {
 		return fmt.Errorf("%q cannot name an environment variable: it is empty or contains = or NUL", key)
+	}
+	if n := len(key) + 1 + len(value); n > maxString {
+		return tooLong("variable "+quote(key), n)
 	}
 	return noNUL(value)
 }

@@ -48,12 +48,12 @@ var lifetimeSchema = &schema{attrs: map[string]attrRule{
 	"ttl":                {},
 	"on_lost":            {},
 	"start_timeout":      {},
-	"idle_timeout":       {later: "Use ttl or shutdown_time to bound the sandbox's life."},
-	"idle_action":        {later: no},
-	"resume_on_access":   {later: "Use the command resume."},
-	"renew_on_access":    {later: "Use the command renew."},
-	"renew_min_interval": {later: no},
-	"clock":              {later: "The lease always runs, as clock = \"always\" would say."},
+	"idle_timeout":       {},
+	"idle_action":        {},
+	"resume_on_access":   {},
+	"renew_on_access":    {},
+	"renew_min_interval": {},
+	"clock":              {},
 }}
 
 var resourcesSchema = &schema{attrs: map[string]attrRule{
@@ -74,16 +74,23 @@ var securitySchema = &schema{attrs: map[string]attrRule{
 
 var restartSchema = &schema{attrs: map[string]attrRule{
 	"mode":         {},
-	"max_attempts": {later: no},
-	"window":       {later: no},
-	"backoff_min":  {later: no},
-	"backoff_max":  {later: no},
+	"max_attempts": {},
+	"window":       {},
+	"backoff_min":  {},
+	"backoff_max":  {},
 }}
 
-var (
-	laterRules  = "Without internet = true on the network block, sandboxes cannot leave the host."
-	laterHealth = "Use the command wait, or exec a check of your own."
-)
+var healthSchema = &schema{attrs: map[string]attrRule{
+	"command":      {},
+	"http":         {},
+	"tcp":          {},
+	"interval":     {},
+	"timeout":      {},
+	"retries":      {},
+	"start_period": {},
+}}
+
+const laterRules = "Without internet = true on the network block, sandboxes cannot leave the host."
 
 var sandboxSchema = &schema{
 	attrs: withMeta(map[string]attrRule{
@@ -129,7 +136,7 @@ var sandboxSchema = &schema{
 			"content": {required: true}, "mode": {},
 			"source": {later: "Use content = file(\"PATH\")."},
 		}}},
-		"health":  {later: laterHealth},
+		"health":  {schema: healthSchema},
 		"dynamic": {label: "the block's type", many: true, later: "Use for_each on the sandbox, or write the blocks out."},
 	},
 }
@@ -147,7 +154,7 @@ var policySchema = &schema{
 		"security":  {schema: securitySchema},
 		"restart":   {schema: restartSchema},
 		"network":   {later: laterRules},
-		"health":    {later: laterHealth},
+		"health":    {schema: healthSchema},
 	},
 }
 

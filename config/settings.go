@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"time"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
@@ -24,7 +25,7 @@ var settingsSchema = &schema{
 		"address_pools":      {},
 		"cgroup_parent":      {},
 		"default_policies":   {literal: true},
-		"expiry_warning":     {later: no},
+		"expiry_warning":     {},
 		"allow_privileged":   {later: "No sandbox can be privileged."},
 		"allow_host_network": {later: "No sandbox can use the host's network."},
 		"registries":         {later: no},
@@ -37,9 +38,10 @@ var settingsSchema = &schema{
 }
 
 // DefaultSettings hold where there is no file: no host paths, networks out of
-// 10.88.0.0/16, and at most half of what exists deleted by one change.
+// 10.88.0.0/16, at most half of what exists deleted by one change, and a warning
+// 15 minutes before a deadline.
 func DefaultSettings() Settings {
-	return Settings{MaxDestroy: 0.5, AddressPools: []string{"10.88.0.0/16"}, CgroupParent: "pinfold"}
+	return Settings{MaxDestroy: 0.5, ExpiryWarning: Duration(15 * time.Minute), AddressPools: []string{"10.88.0.0/16"}, CgroupParent: "pinfold"}
 }
 
 // LoadSettings reads the host settings. A path where there is no file gives
@@ -146,6 +148,19 @@ func (r settingsReader) read(s *Settings) {
 			wrong(rng, "max_lifetime", "It must be longer than zero; leave it out, or write \"never\", for no cap.")
 		}
 		s.MaxLifetime = d
+	}
+	if v, rng, ok := r.value("expiry_warning", cty.String); ok {
+		d, err := Duration(0), error(nil)
+		if v.AsString() != never {
+			d, err = ParseDuration(v.AsString())
+		}
+		switch {
+		case err != nil:
+			wrong(rng, "expiry_warning", "%s", sentence(err.Error()))
+		case d <= 0 && v.AsString() != never:
+			wrong(rng, "expiry_warning", "It must be longer than zero; write \"never\" for no warning.")
+		}
+		s.ExpiryWarning = d
 	}
 	if v, rng, ok := r.value("max_destroy", cty.Number); ok {
 		share, _ := v.AsBigFloat().Float64()
