@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -36,6 +37,15 @@ type engine struct {
 	err     error
 	session session
 	result  *reconcile.ApplyResult
+
+	touched  []string
+	attached string
+	events   []reconcile.EventsRequest
+	happened func(reconcile.EventsRequest) (*reconcile.EventsResult, error)
+	copies   []string // "out ADDRESS PATH" and "in ADDRESS PATH"
+	copyOut  func(path string, w io.Writer) error
+	copyIn   func(path string, r io.Reader) error
+	log      func() (*os.File, error)
 }
 
 type session struct {
@@ -138,8 +148,46 @@ func (e *engine) Exec(_ context.Context, r reconcile.ExecRequest) (reconcile.Exe
 
 func (e *engine) OpenLog(_ context.Context, address string) (*os.File, error) {
 	e.asked = append(e.asked, address)
+	if e.log != nil {
+		return e.log()
+	}
 	return nil, e.err
 }
+
+func (e *engine) Attach(_ context.Context, address string) (reconcile.ExecSession, error) {
+	e.attached = address
+	return e.session, e.err
+}
+
+func (e *engine) CopyOut(_ context.Context, r reconcile.CopyRequest) error {
+	e.copies = append(e.copies, "out "+r.Address+" "+r.Path)
+	if e.copyOut == nil {
+		return e.err
+	}
+	return e.copyOut(r.Path, r.Archive)
+}
+
+func (e *engine) CopyIn(_ context.Context, r reconcile.CopyRequest) error {
+	e.copies = append(e.copies, "in "+r.Address+" "+r.Path)
+	if e.copyIn == nil {
+		return e.err
+	}
+	return e.copyIn(r.Path, r.Archive)
+}
+
+func (e *engine) Touch(_ context.Context, address string) (*reconcile.ActResult, error) {
+	e.touched = append(e.touched, address)
+	return &reconcile.ActResult{Sandbox: reconcile.SandboxView{Address: address, Phase: plan.Running}}, e.err
+}
+
+func (e *engine) Events(_ context.Context, r reconcile.EventsRequest) (*reconcile.EventsResult, error) {
+	e.events = append(e.events, r)
+	if e.happened == nil {
+		return &reconcile.EventsResult{FormatVersion: "1"}, e.err
+	}
+	return e.happened(r)
+}
+
 func (e *engine) Outputs(context.Context) ([]config.Output, error) { return e.outputs, e.err }
 func (e *engine) Status(context.Context) (*reconcile.ServiceStatus, error) {
 	return &reconcile.ServiceStatus{}, e.err
