@@ -596,16 +596,13 @@ func (e *Engine) unwatched() config.Diagnostics {
 		return nil
 	}
 	slices.Sort(with)
-	shown, have := strings.Join(with[:min(3, len(with))], ", "), "have"
+	have := "have"
 	if len(with) == 1 {
 		have = "has"
 	}
-	if len(with) > 3 {
-		shown += fmt.Sprintf(" and %d more", len(with)-3)
-	}
 	return config.Diagnostics{{
 		Severity: "warning", Summary: "no agent is running to enforce deadlines",
-		Detail: shown + " " + have + " a deadline. Without an agent it is acted on only at the next apply; run pinfold agent.",
+		Detail: some(with) + " " + have + " a deadline. Without an agent it is acted on only at the next apply; run pinfold agent.",
 	}}
 }
 

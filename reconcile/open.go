@@ -272,10 +272,10 @@ func (e *Engine) serveAgent(ctx context.Context, o AgentOptions) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	s := &server{e: e, runDir: o.RunDir, listener: l}
+	s := &server{e: e, runDir: o.RunDir}
 	var parts sync.WaitGroup
 	errs := make(chan error, 2)
-	parts.Go(func() { errs <- s.serve(ctx); cancel() })
+	parts.Go(func() { errs <- s.serve(ctx, l); cancel() })
 	parts.Go(func() {
 		errs <- a.loop(ctx, o.Ready)
 		cancel()

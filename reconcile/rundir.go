@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strings"
 
 	"pinfold/runtime/host"
 	"pinfold/state"
@@ -74,17 +75,10 @@ func living(store state.Store) ([]string, error) {
 // some names the first few of a list.
 func some(list []string) string {
 	const shown = 3
-	text := ""
-	for i, s := range list[:min(shown, len(list))] {
-		if i > 0 {
-			text += ", "
-		}
-		text += s
-	}
 	if more := len(list) - shown; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
+		return fmt.Sprintf("%s and %d more", strings.Join(list[:shown], ", "), more)
 	}
-	return text
+	return strings.Join(list, ", ")
 }
 
 // bereft refuses a state dir whose state.db is gone while instances or volumes of

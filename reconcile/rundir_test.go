@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"pinfold/config"
 	"pinfold/reconcile/plan"
 	"pinfold/runtime/host"
 	"pinfold/runtime/sim"
@@ -405,6 +406,39 @@ func TestADestroyThatLeavesSomethingFails(t *testing.T) {
 		l.apply(e, plan.Options{})
 		l.apply(e, plan.Options{Destroy: true, Targets: []string{"sandbox.b"}})
 		l.world.Unknown(id, "")
+		l.end(e)
+	})
+}
+
+func TestAFailedResumeIsStillExpired(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		l := newLab(t, map[string]string{"main.hcl": one("lifetime { ttl = \"1h\" }")})
+		e := l.open(byApply)
+		l.apply(e, plan.Options{})
+		l.act(e, "pause", "sandbox.a")
+		rec, _ := e.sandbox("sandbox.a")
+		rec.Expired = &plan.Expired{Deadline: e.now(), Reason: "TTLExpiry", At: e.now(), Done: true, Paused: true}
+		rec.Hold.By, rec.Lease.Until = "expiry", time.Time{}
+		if err := e.commit((&write{}).sandbox(rec)); err != nil {
+			t.Fatal(err)
+		}
+		before := e.current("sandbox.a")
+		l.world.Fail(sim.OpResume, "", errors.New("no luck"), sim.Before, sim.Always)
+		timeout := config.Duration(time.Hour)
+		resume := ActRequest{Verb: "resume", Address: "sandbox.a", Timeout: &timeout}
+		_, err := e.Act(context.Background(), resume)
+		l.refused(err, Internal, "no luck")
+		now := e.current("sandbox.a")
+		if now.Expired == nil || now.Hold == nil || now.Hold.By != "expiry" || now.Lease != before.Lease {
+			t.Errorf("expired %+v, hold %+v, lease %+v; it was %+v", now.Expired, now.Hold, now.Lease, before.Lease)
+		}
+		l.world.ClearFaults()
+		if _, err := e.Act(context.Background(), resume); err != nil {
+			t.Error(err)
+		}
+		if now := e.current("sandbox.a"); now.Expired != nil || now.Hold != nil || now.Lease.Until.IsZero() {
+			t.Errorf("resumed: expired %+v, hold %+v, lease %+v", now.Expired, now.Hold, now.Lease)
+		}
 		l.end(e)
 	})
 }

@@ -20,10 +20,9 @@ import (
 
 // server answers calls on the agent's socket with its engine.
 type server struct {
-	e        *Engine
-	runDir   string
-	listener *net.UnixListener
-	conns    sync.WaitGroup
+	e      *Engine
+	runDir string
+	conns  sync.WaitGroup
 }
 
 // listen makes the socket, readable and writable by root alone. A stale one of
@@ -50,42 +49,41 @@ const socketCheck = time.Second
 // serve accepts calls until ctx ends, then waits for those that run: each is
 // cancelled as by one Ctrl-C. A socket that somebody removed with the run dir is
 // made again.
-func (s *server) serve(ctx context.Context) error {
+func (s *server) serve(ctx context.Context, l *net.UnixListener) error {
 	defer s.conns.Wait()
-	for {
-		err := s.accept(ctx)
-		if ctx.Err() != nil || err != nil {
+	for l != nil {
+		if err := s.accept(ctx, l); err != nil || ctx.Err() != nil {
 			return err
 		}
-		if err := s.listenAgain(ctx); err != nil {
-			return nil
+		if l = s.listenAgain(ctx); l != nil {
+			s.e.log.Warn("the socket was gone, as when the run dir is cleared, and is made again", "socket", l.Addr())
+			s.e.wake() // what else was in the run dir is gone too
 		}
-		s.e.log.Warn("the socket was gone, as when the run dir is cleared, and is made again", "socket", s.listener.Addr())
-		s.e.wake() // what else was in the run dir is gone too
 	}
+	return nil
 }
 
-// listenAgain tries until there is a socket, or ctx ends.
-func (s *server) listenAgain(ctx context.Context) error {
+// listenAgain tries until there is a socket; nil when ctx ends before.
+func (s *server) listenAgain(ctx context.Context) *net.UnixListener {
 	for {
 		err := os.MkdirAll(s.runDir, 0o700)
 		if err == nil {
-			s.listener, err = listen(s.runDir)
-		}
-		if err == nil {
-			return nil
+			var l *net.UnixListener
+			if l, err = listen(s.runDir); err == nil {
+				return l
+			}
 		}
 		s.e.complain("", "cannot make the socket again", err)
 		select {
 		case <-time.After(socketCheck):
 		case <-ctx.Done():
-			return ctx.Err()
+			return nil
 		}
 	}
 }
 
 // accept serves the listener until ctx ends or its socket is gone.
-func (s *server) accept(ctx context.Context) error {
+func (s *server) accept(ctx context.Context, l *net.UnixListener) error {
 	path := filepath.Join(s.runDir, SocketName)
 	made, err := os.Lstat(path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -93,7 +91,7 @@ func (s *server) accept(ctx context.Context) error {
 	}
 	gone, lost := context.WithCancel(ctx)
 	defer lost()
-	stop := context.AfterFunc(gone, func() { s.listener.Close() })
+	stop := context.AfterFunc(gone, func() { l.Close() })
 	defer stop()
 	s.conns.Go(func() {
 		tick := time.NewTicker(socketCheck)
@@ -105,14 +103,14 @@ func (s *server) accept(ctx context.Context) error {
 			case <-tick.C:
 			}
 			if now, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) || err == nil && !os.SameFile(made, now) {
-				s.listener.SetUnlinkOnClose(false) // what is there now is not ours
+				l.SetUnlinkOnClose(false) // what is there now is not ours
 				lost()
 				return
 			}
 		}
 	})
 	for {
-		conn, err := s.listener.AcceptUnix()
+		conn, err := l.AcceptUnix()
 		if err != nil {
 			if gone.Err() != nil {
 				return nil

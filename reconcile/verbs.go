@@ -160,14 +160,14 @@ func notExpired(rec *plan.Sandbox, verb string) error {
 		verb, rec.Address, rec.Expired.Deadline.UTC().Format(time.RFC3339))}
 }
 
-// takeBack restores hold and lease as they were before a verb that failed: they
-// would say that it happened.
+// takeBack restores hold, lease and expiry as they were before a verb that failed:
+// they would say that it happened.
 func (e *actor) takeBack(before *plan.Sandbox, verb string) error {
 	rec, ok := e.sandbox(before.Address)
-	if !ok || reflect.DeepEqual(rec.Hold, before.Hold) && rec.Lease == before.Lease {
+	if !ok || reflect.DeepEqual(rec.Hold, before.Hold) && reflect.DeepEqual(rec.Expired, before.Expired) && rec.Lease == before.Lease {
 		return nil
 	}
-	rec.Hold, rec.Lease = before.Hold, before.Lease
+	rec.Hold, rec.Lease, rec.Expired = before.Hold, before.Lease, before.Expired
 	w := &write{bump: true}
 	return e.commit(w.sandbox(rec).event(e.eventOf(rec, "undone", verb+" failed", "hold and lease are as they were before it")))
 }

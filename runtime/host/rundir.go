@@ -35,8 +35,7 @@ func (h *Host) restoreRunDir(in runtime.Instance, p processRecord, tree *cgroupT
 	if err := h.ready(); err != nil {
 		return err
 	}
-	dirs := []string{h.runDir(in.ID), filepath.Dir(h.containerState(in.ID))}
-	for _, dir := range dirs {
+	for _, dir := range []string{h.runDir(in.ID), filepath.Dir(h.containerState(in.ID))} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("cannot make the run directory of instance %s: %w", in.ID, err)
 		}

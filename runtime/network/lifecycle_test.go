@@ -456,6 +456,9 @@ func TestMissingThingsAreSeenAndMended(t *testing.T) {
 			return errors.Join(netlink.RouteDel(&netlink.Route{Dst: everywhere, Gw: w.Gateway.AsSlice()}),
 				netlink.RouteAdd(&netlink.Route{Dst: everywhere, Type: unix.RTN_BLACKHOLE}))
 		}},
+		{"the route to its own network is removed", func() error {
+			return netlink.RouteDel(&netlink.Route{Dst: &net.IPNet{IP: w.CIDR.Masked().Addr().AsSlice(), Mask: subnet}, Scope: netlink.SCOPE_LINK, LinkIndex: link(insideName).Attrs().Index})
+		}},
 		{"the link is down", func() error { return netlink.LinkSetDown(link(insideName)) }},
 	} {
 		must(b.run(c.damage))

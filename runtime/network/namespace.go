@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -133,6 +134,7 @@ func furnish(r *route, mac net.HardwareAddr, addr netip.Prefix, gateway netip.Ad
 	if err != nil {
 		return err
 	}
+	had := slices.Contains(have, address{l.index, addr})
 	for _, a := range have {
 		if a.index == l.index && a.prefix != addr {
 			if err := r.deleteAddress(l.index, a.prefix); err != nil && !errors.Is(err, syscall.EADDRNOTAVAIL) {
@@ -145,6 +147,11 @@ func furnish(r *route, mac net.HardwareAddr, addr netip.Prefix, gateway netip.Ad
 	}
 	if err := r.set(l.index, true); err != nil {
 		return fmt.Errorf("cannot bring %s up: %w", insideName, err)
+	}
+	if had {
+		if err := r.setOwnRoute(l.index, addr); err != nil {
+			return fmt.Errorf("cannot set the route to %s: %w", addr.Masked(), err)
+		}
 	}
 	if err := r.setDefaultRoute(l.index, gateway); err != nil {
 		return fmt.Errorf("cannot set the default route to %s: %w", gateway, err)

@@ -303,6 +303,19 @@ func (r *route) addresses() ([]address, error) {
 	return out, nil
 }
 
+// setOwnRoute sends what is for the address's own network directly over the link.
+// The kernel does so itself when an address comes or its link goes up, and not again
+// when only the route was removed.
+func (r *route) setOwnRoute(index int, addr netip.Prefix) error {
+	m := nl.NewRtMsg()
+	m.Family = unix.AF_INET
+	m.Dst_len = uint8(addr.Bits())
+	m.Scope = unix.RT_SCOPE_LINK
+	m.Protocol = unix.RTPROT_KERNEL
+	return r.change(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, m,
+		raw(unix.RTA_DST, addr.Masked().Addr().AsSlice()), raw(unix.RTA_PREFSRC, addr.Addr().AsSlice()), u32(unix.RTA_OIF, uint32(index)))
+}
+
 // setDefaultRoute sends what has no other route to gateway over the link.
 func (r *route) setDefaultRoute(index int, gateway netip.Addr) error {
 	m := nl.NewRtMsg()
