@@ -82,6 +82,9 @@ func (h *Host) cgroups() (*cgroupTree, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(parents) == 0 {
+		parents = t.parents(h.opts.ShortID)
+	}
 	for _, p := range parents {
 		if p != t.parent {
 			h.olderTrees = append(h.olderTrees, t.at(p))

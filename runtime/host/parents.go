@@ -110,6 +110,16 @@ func (h *Host) removeParents() error {
 	return errors.Join(append(errs, h.writeParents(kept))...)
 }
 
+// parents finds those of a lineage by their names, for where what was written down
+// is gone with the run directory.
+func (t *cgroupTree) parents(shortID string) []string {
+	found, _ := filepath.Glob(filepath.Join(filepath.Dir(t.dir("", "freezer")), "*-"+shortID)) // the pattern is a good one
+	for i, path := range found {
+		found[i] = "/" + filepath.Base(path)
+	}
+	return found
+}
+
 // at is the same tree below another parent.
 func (t *cgroupTree) at(parent string) *cgroupTree {
 	other := &cgroupTree{parent: parent, paths: make(map[string]string, len(t.paths)), v2: t.v2, swap: t.swap}

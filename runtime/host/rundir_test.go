@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -80,6 +81,36 @@ func TestRunDirClearedWhileSandboxesLive(t *testing.T) {
 	w.start(other)
 	if owner, err := Owner(run); owner != w.h.opts.Lineage || err != nil {
 		t.Errorf("the run directory is %q's: %v", owner, err)
+	}
+}
+
+// Where instances of another cgroup parent are is found again without the run
+// directory, in which it was written down.
+func TestRunDirClearedWithAnotherCgroupParent(t *testing.T) {
+	w := newWorld(t)
+	in := w.instance(1, `trap "exit 7" TERM; echo ready; while :; do sleep 1000 & wait; done`)
+	p := w.start(in)
+	w.waitLog(in.ID, "ready")
+	w.must(os.RemoveAll(filepath.Join(w.h.opts.RunDir, "instances")))
+	w.must(os.Remove(filepath.Join(w.h.opts.RunDir, "cgroup-parents")))
+	w.h.starters.Close()
+	o := w.h.opts
+	o.CgroupParent = "pfhosttest2"
+	next, err := Open(o)
+	w.must(err)
+	defer next.Close()
+	w.h = next
+	w.h.Recall(in.ID, p, in.Mark)
+	if s := w.state(in.ID); !s.Alive || slices.Contains(s.Missing, "cgroup") {
+		t.Errorf("it is %+v", s)
+	}
+	out, err := w.h.Stop(w.ctx, in.ID, runtime.StopOptions{Grace: time.Minute})
+	w.must(err)
+	if out == nil || out.ExitCode != 7 {
+		t.Errorf("outcome %+v", out)
+	}
+	if left, _ := filepath.Glob("/sys/fs/cgroup/*/*-" + o.ShortID + "/" + in.ID); len(left) > 0 {
+		t.Errorf("left: %v", left)
 	}
 }
 
