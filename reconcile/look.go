@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"pinfold/config"
@@ -125,7 +126,7 @@ func (e *Engine) Describe(ctx context.Context, word string) (*Description, error
 		return nil, e.notFound(address)
 	}
 	d := &Description{
-		FormatVersion: "1", Sandbox: view, Spec: rec.Spec, Sources: rec.Sources, Lease: rec.Lease, UID: rec.UID,
+		FormatVersion: "1", Sandbox: view, Spec: rec.Spec, Sources: rec.Sources, Lease: rec.Lease, Restarts: rec.Restarts, UID: rec.UID,
 	}
 	if d.Events, err = e.history(address, 20); err != nil {
 		return nil, errorOf(err)
@@ -159,12 +160,19 @@ func (e *Engine) foresee(ctx context.Context, address string, d *Description) er
 			d.NextAction = string(changes[0].Action) + ": " + changes[0].Cause
 		}
 	}
-	switch changes := ofSandbox(p, address); {
-	case len(changes) > 0:
-		next(changes, in.Now)
-	case !p.WakeAt.IsZero():
+	// A look that only warns of something is no news here: what comes after it is.
+	for range 4 {
+		changes := slices.DeleteFunc(ofSandbox(p, address), func(c plan.Change) bool { return c.Action == plan.ActNoop && c.Then == "" })
+		if len(changes) > 0 {
+			next(changes, in.Now)
+			return nil
+		}
+		if p.WakeAt.IsZero() || !p.WakeAt.After(in.Now) {
+			return nil
+		}
 		in.Now = p.WakeAt
-		next(ofSandbox(plan.Make(in), address), p.WakeAt)
+		next(nil, in.Now)
+		p = plan.Make(in)
 	}
 	return nil
 }

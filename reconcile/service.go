@@ -154,6 +154,7 @@ type Description struct {
 	Spec          config.Sandbox             `json:"spec"`
 	Sources       map[string]config.Position `json:"sources"`
 	Lease         plan.Lease                 `json:"lease"`
+	Restarts      plan.Retry                 `json:"restarts"` // the series that goes on, by the restart block
 	UID           string                     `json:"uid"`
 	NextLook      *time.Time                 `json:"next_look"` // when the planner wants to look again
 	NextAction    string                     `json:"next_action,omitempty"`

@@ -77,15 +77,67 @@ func (r *run) pauseCommand() *cli.Command {
 
 func (r *run) resumeCommand() *cli.Command {
 	return r.verb("resume", "thaw a paused sandbox",
-		"Lets the frozen processes go on. With -timeout it also gets a new deadline, counted from now.",
+		"Lets the frozen processes go on. With -timeout it also gets a new deadline, counted from now. One that its deadline paused (shutdown_policy pause), or whose clock rests while it is paused, needs a deadline to go on: -timeout, else its renew_on_access, else its ttl.",
 		func(a *reconcile.ActRequest) []cli.Flag {
-			return append([]cli.Flag{lengthFlag(&a.Timeout, "timeout", "end it `DURATION` from now; by default the deadline stays as it is")}, reasonFlag(a)...)
+			return append([]cli.Flag{lengthFlag(&a.Timeout, "timeout", "end it `DURATION` from now; by default its deadline stays, or is made anew from its rules where pausing took it away")}, reasonFlag(a)...)
 		})
 }
 
 func (r *run) releaseCommand() *cli.Command {
-	return r.verb("release", "drop an operator's hold",
-		"Takes away the hold that start, stop or pause left, so that the sandbox goes to its declared mode.", nil)
+	return r.verb("release", "drop a sandbox's hold",
+		"Takes away the hold that start, stop, pause, -no-start, the idle rule or an expiry by pause left, so that the sandbox goes to its declared mode at once.", nil)
+}
+
+func (r *run) touchCommand() *cli.Command {
+	var lockWait time.Duration
+	return &cli.Command{
+		Name: "touch", Usage: "count as use of sandboxes", UsageText: "pinfold touch [flags] SANDBOX...", Category: "act",
+		Description: "Tells that the sandboxes are in use, now: lifetime.idle_timeout counts anew from here. It wakes nothing, moves no deadline and leaves no hold.",
+		Flags:       []cli.Flag{lockFlag(&lockWait), r.jsonFlag()},
+		Metadata:    example("sudo pinfold touch py", "sudo pinfold touch 'w[\"a\"]' 'w[\"b\"]'"),
+		Action: func(ctx context.Context, cmd *cli.Command) error {
+			args, err := arguments(cmd, 1, -1)
+			if err != nil {
+				return err
+			}
+			names := make([]string, len(args))
+			for i, text := range args {
+				if names[i], err = sandboxAddress(text); err != nil {
+					return err
+				}
+			}
+			return r.touch(ctx, names, lockWait)
+		},
+	}
+}
+
+// touch touches all it can, also when one of them is not there.
+func (r *run) touch(ctx context.Context, names []string, lockWait time.Duration) error {
+	service, err := r.open(ctx, need{verb: "touch", does: "touch sandboxes", changes: true, lockWait: lockWait})
+	if err != nil {
+		return err
+	}
+	defer service.Close()
+	var done []reconcile.SandboxView
+	var failed []error
+	for _, name := range names {
+		res, err := service.Touch(ctx, name)
+		if err != nil {
+			failed = append(failed, suggest(ctx, service, name, err))
+			continue
+		}
+		done = append(done, res.Sandbox)
+		if !r.json {
+			r.out.Acted(res, r.Now())
+		}
+	}
+	if err := together(failed); err != nil {
+		return err
+	}
+	if r.json {
+		return view.ListJSON(r.out, &reconcile.ListResult{Sandboxes: done})
+	}
+	return nil
 }
 
 func (r *run) renewCommand() *cli.Command {

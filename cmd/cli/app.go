@@ -90,8 +90,9 @@ func (r *run) root() *cli.Command {
 		Commands: []*cli.Command{
 			r.initCommand(), r.validateCommand(), r.fmtCommand(), r.showCommand(),
 			r.planCommand(), r.applyCommand(), r.destroyCommand(),
-			r.listCommand(), r.describeCommand(), r.logsCommand(), r.waitCommand(), r.outputCommand(),
-			r.startCommand(), r.stopCommand(), r.pauseCommand(), r.resumeCommand(), r.releaseCommand(), r.renewCommand(), r.execCommand(),
+			r.listCommand(), r.describeCommand(), r.eventsCommand(), r.historyCommand(), r.logsCommand(), r.waitCommand(), r.outputCommand(),
+			r.startCommand(), r.stopCommand(), r.pauseCommand(), r.resumeCommand(), r.releaseCommand(), r.renewCommand(), r.touchCommand(),
+			r.execCommand(), r.attachCommand(), r.copyCommand(),
 			r.agentCommand(), r.versionCommand(), r.completionCommand(), r.helpCommand(), r.completeCommand(),
 		},
 		HideHelp: true, HideHelpCommand: true, HideVersion: true,

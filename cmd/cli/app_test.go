@@ -40,6 +40,7 @@ type engine struct {
 
 	touched  []string
 	attached string
+	live     *live // what attach gives, if anything
 	events   []reconcile.EventsRequest
 	happened func(reconcile.EventsRequest) (*reconcile.EventsResult, error)
 	copies   []string // "out ADDRESS PATH" and "in ADDRESS PATH"
@@ -156,6 +157,9 @@ func (e *engine) OpenLog(_ context.Context, address string) (*os.File, error) {
 
 func (e *engine) Attach(_ context.Context, address string) (reconcile.ExecSession, error) {
 	e.attached = address
+	if e.live != nil {
+		return e.live, e.err
+	}
 	return e.session, e.err
 }
 
@@ -619,6 +623,17 @@ func TestMistakesInTheCommandLine(t *testing.T) {
 		{[]string{"agent", "-var", "x=1"}, "go with -config"},
 		{[]string{"logs", "-tail", "many", "py"}, "is not a number of lines"},
 		{[]string{"output", "-raw"}, "-raw needs the name"},
+		{[]string{"events", "-type", "expird"}, "did you mean expired?"},
+		{[]string{"events", "-since", "yesterday"}, "neither an RFC 3339 instant"},
+		{[]string{"events", "-last", "few"}, "is not a number of events"},
+		{[]string{"events", "a b"}, "is not a sandbox's address"},
+		{[]string{"touch"}, "touch needs an argument"},
+		{[]string{"cp", "a", "b"}, "cp needs a sandbox on one side"},
+		{[]string{"cp", "py:/a", "sky:/b"}, "pinfold cp py:/a - | pinfold cp - sky:/b does"},
+		{[]string{"cp", "py:", "."}, "names no path in the sandbox"},
+		{[]string{"cp", "", "py:/"}, "a path of cp is empty"},
+		{[]string{"cp", "py:/a"}, "cp needs an argument"},
+		{[]string{"cp", "no-such-file", "py:/"}, "cannot copy no-such-file: no such file"},
 		{[]string{"completion", "bsh"}, "did you mean bash?"},
 		{[]string{"help", "plna"}, "did you mean plan?"},
 		{[]string{"describe"}, "describe needs an argument"},
@@ -699,6 +714,7 @@ func TestWithoutRoot(t *testing.T) {
 	for _, args := range [][]string{
 		{"plan"}, {"apply", "-auto-approve"}, {"destroy", "-auto-approve"}, {"list"}, {"describe", "py"}, {"logs", "py"}, {"wait", "py"}, {"output"},
 		{"start", "py"}, {"stop", "py"}, {"pause", "py"}, {"resume", "py"}, {"release", "py"}, {"renew", "-in", "1h", "py"}, {"exec", "py", "ls"}, {"agent"},
+		{"events"}, {"events", "-f"}, {"history"}, {"touch", "py"}, {"attach", "py"}, {"cp", "py:/a", "x"}, {"cp", "main.hcl", "py:/"},
 	} {
 		e := &engine{}
 		r := invokeAs(t, e, 1000, append([]string{"-run-dir", run}, args...)...)
@@ -857,6 +873,13 @@ func TestComplete(t *testing.T) {
 		{[]string{"describe", "sandbox.w"}, w},
 		{[]string{"exec", "-it", ""}, []string{"sandbox.py", "sandbox.sky", w[0], w[1]}},
 		{[]string{"completion", "z"}, []string{"zsh"}},
+		{[]string{"cp", "p"}, []string{"py:"}},
+		{[]string{"cp", "./a", "sandbox.s"}, []string{"sandbox.sky:"}},
+		{[]string{"cp", "py:/etc", "."}, nil},
+		{[]string{"events", "-type", "exp"}, []string{"expiring", "expired"}},
+		{[]string{"events", "-type=lost,held,rel"}, []string{"-type=lost,held,release"}},
+		{[]string{"touch", "py", "sk"}, []string{"sky"}},
+		{[]string{"attach", "-signal-proxy", "p"}, []string{"py"}},
 		{[]string{"help", "val"}, []string{"validate"}},
 		{[]string{"apply", ""}, nil}, // files, which the shell knows
 

@@ -174,8 +174,10 @@ func (r *run) candidates(ctx context.Context, root *cli.Command, t *typed, value
 	}
 	first := len(t.args) == 0
 	switch name := t.cmd.Name; {
-	case name == "list" || name == "wait", first && slices.Contains([]string{"describe", "logs", "start", "stop", "pause", "resume", "release", "renew", "exec"}, name):
+	case name == "list" || name == "wait" || name == "touch", first && slices.Contains([]string{"describe", "events", "history", "logs", "attach", "start", "stop", "pause", "resume", "release", "renew", "exec"}, name):
 		return addressCandidates(value, r.recorded(ctx))
+	case name == "cp" && len(t.args) < 2:
+		return placeCandidates(value, r.recorded(ctx))
 	case name == "show" && first && slices.Contains(t.given, "effective"):
 		_, sandboxes := r.declared()
 		return addressCandidates(value, sandboxes)
@@ -233,6 +235,12 @@ func (r *run) flagValues(ctx context.Context, flag, value string) (out []candida
 		for _, phase := range phases {
 			out = append(out, candidate{"phase=" + phase, "phase"})
 		}
+	case "type":
+		// Of several with commas between the last is being written.
+		done := value[:strings.LastIndex(value, ",")+1]
+		for _, name := range eventTypes {
+			out = append(out, candidate{done + name, "event"})
+		}
 	case "target", "exclude", "replace":
 		others, sandboxes := r.declared()
 		all := append(sandboxes, r.recorded(ctx)...)
@@ -259,6 +267,18 @@ func addressCandidates(value string, addresses []string) (out []candidate) {
 		if back, err := sandboxAddress(short); value != "" && err == nil && back == short {
 			out = append(out, candidate{short, "sandbox"})
 		}
+	}
+	return out
+}
+
+// placeCandidates are sandboxes with the colon that a path in them follows; the
+// shell knows paths here, and nobody those inside.
+func placeCandidates(value string, addresses []string) (out []candidate) {
+	if colon(value) >= 0 || strings.HasPrefix(value, "/") || strings.HasPrefix(value, ".") {
+		return nil
+	}
+	for _, c := range addressCandidates(value, addresses) {
+		out = append(out, candidate{c.word + ":", c.what})
 	}
 	return out
 }

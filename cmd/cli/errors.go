@@ -51,6 +51,23 @@ func explained(err error, summary, detail string) error {
 	return &diagnosed{all: config.Diagnostics{{Severity: "error", Summary: summary, Detail: detail}}, of: err}
 }
 
+// together is all of several errors as one; nil for none.
+func together(all []error) error {
+	if len(all) < 2 {
+		return errors.Join(all...)
+	}
+	found := &diagnosed{of: errors.Join(all...)}
+	for _, err := range all {
+		var one *diagnosed
+		if errors.As(err, &one) {
+			found.all = append(found.all, one.all...)
+			continue
+		}
+		found.all = append(found.all, config.Diagnostic{Severity: "error", Summary: err.Error()})
+	}
+	return found
+}
+
 // exitWith ends the command with a code and nothing more to say.
 type exitWith int
 
@@ -94,13 +111,10 @@ var insteadOf = map[string]string{
 	"top":          "'pinfold list' shows each sandbox with its pid, which other tools take.",
 	"ls":           "'pinfold list' lists the sandboxes.",
 	"inspect":      "'pinfold describe SANDBOX' tells everything about one; with -json for programs.",
-	"events":       "'pinfold describe SANDBOX' shows the last events of one.",
-	"history":      "'pinfold describe SANDBOX' shows the last events of one.",
+	"copy":         "'pinfold cp SRC DST' copies files in and out.",
 	"kill":         "'pinfold stop SANDBOX' ends its process; 'pinfold exec SANDBOX kill ...' sends a signal inside.",
 	"rm":           "Remove its block and apply, or 'pinfold destroy -target ADDRESS'.",
 	"run":          "Declare it in a *.hcl file and apply; 'pinfold exec' runs a further command in one.",
-	"attach":       "'pinfold logs -f SANDBOX' follows its output; 'pinfold exec -it SANDBOX sh' gives a terminal inside.",
-	"cp":           "'pinfold exec -i SANDBOX tee FILE < FILE' copies a file in, 'pinfold exec SANDBOX cat FILE > FILE' out.",
 }
 
 func unknownCommand(root *cli.Command, name string) error {

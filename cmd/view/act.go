@@ -10,11 +10,14 @@ import (
 func (s *Screen) Acted(r *reconcile.ActResult, now time.Time) {
 	x := &r.Sandbox
 	text := phaseOf(x)
-	if x.Hold != nil {
-		text += ", held " + printable(x.Hold.Mode)
+	if h := x.Hold; h != nil {
+		text += ", held " + oneLine(h.Mode)
+		if h.By != "operator" {
+			text += " by " + oneLine(h.By)
+		}
 	}
 	switch {
-	case x.EndedAt != nil:
+	case x.EndedAt != nil && hasExpired(x):
 		text += ", expired " + expired(x, now)
 	case x.ExpiresAt != nil:
 		text += ", expires " + instant(*x.ExpiresAt, now)

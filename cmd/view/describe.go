@@ -63,12 +63,12 @@ func (s *Screen) Describe(d *reconcile.Description, agent bool, now time.Time) {
 		}
 		head.add("Ready", text)
 	}
-	if h := x.Hold; h != nil {
+	for name, h := "Hold", x.Hold; h != nil; name, h = "Over", h.Under {
 		text := fmt.Sprintf("%s by %s since %s", h.Mode, h.By, instant(h.At, now))
 		if h.Reason != "" {
 			text += ": " + h.Reason
 		}
-		head.add("Hold", text)
+		head.add(name, text)
 	}
 	if x.InstanceID != nil {
 		head.add("Instance", *x.InstanceID)
@@ -95,12 +95,14 @@ func (s *Screen) Describe(d *reconcile.Description, agent bool, now time.Time) {
 
 	life := section{title: "Lifetime"}
 	switch {
-	case x.EndedAt != nil:
+	case x.EndedAt != nil && hasExpired(x):
 		life.add("Expired", expired(x, now))
 	case isOverdue(x, now):
 		life.add("Expires", instant(*x.ExpiresAt, now)+", not acted on yet")
 	case x.ExpiresAt != nil:
 		life.add("Expires", instant(*x.ExpiresAt, now))
+	case x.EndedAt != nil:
+		life.add("Expires", "set anew on resume; pausing took "+instant(*x.EndedAt, now)+" away")
 	default:
 		life.add("Expires", "never")
 	}
@@ -118,7 +120,47 @@ func (s *Screen) Describe(d *reconcile.Description, agent bool, now time.Time) {
 		}
 		life.add("Lease until", text)
 	}
+	if t := d.Lease.AccessRenewedAt; !t.IsZero() {
+		life.add("Renewed by access", instant(t, now))
+	}
+	if t := d.Lease.ActedOn; !t.IsZero() {
+		life.add("Shutdown time acted on", instant(t, now))
+	}
+	if l := d.Spec.Lifetime; l.IdleTimeout > 0 {
+		text := "after " + l.IdleTimeout.String()
+		if x.LastActivity != nil && x.Phase == plan.Running && x.Hold == nil {
+			text += ", not before " + instant(x.LastActivity.Add(time.Duration(l.IdleTimeout)), now)
+		}
+		life.add("Idle", text)
+	}
 	s.section(life)
+
+	again := section{title: "Restarts"}
+	if n := d.Restarts.Attempts; n > 0 || d.Spec.Restart.Mode != "" && d.Spec.Restart.Mode != "never" {
+		text := fmt.Sprint(n)
+		if most := d.Spec.Restart.MaxAttempts; most > 0 {
+			text += fmt.Sprintf(" of %d", most)
+		}
+		again.add("Policy", d.Spec.Restart.Mode)
+		again.add("In a row", text)
+		if x.Phase != plan.Running && !d.Restarts.NextAt.IsZero() {
+			again.add("Next", instant(d.Restarts.NextAt, now))
+		}
+	}
+	s.section(again)
+
+	if d.Spec.Health != nil {
+		c, health := ready(x), section{title: "Health"}
+		switch {
+		case x.Phase != plan.Running:
+			health.add("Probe", "rests")
+		case c.Status == "True":
+			health.add("Probe", "passes")
+		default:
+			health.add("Probe", c.Reason+": "+c.Message)
+		}
+		s.section(health)
+	}
 
 	net := section{title: "Network"}
 	if d.Spec.Network != nil {

@@ -199,11 +199,12 @@ func DescribeJSON(w io.Writer, r *reconcile.Description) error {
 		Spec          config.Sandbox             `json:"spec"`
 		Sources       map[string]config.Position `json:"sources"`
 		Lease         leaseJSON                  `json:"lease"`
+		Restarts      retryJSON                  `json:"restarts"`
 		UID           string                     `json:"uid"`
 		NextLook      *time.Time                 `json:"next_look"`
 		NextAction    *string                    `json:"next_action"`
 		Events        []eventJSON                `json:"events"`
-	}{FormatVersion, sandboxOf(r.Sandbox), r.Spec, dict(r.Sources), leaseOf(r.Lease), r.UID, r.NextLook, orNull(r.NextAction), eventsOf(r.Events)})
+	}{FormatVersion, sandboxOf(r.Sandbox), r.Spec, dict(r.Sources), leaseOf(r.Lease), retryOf(r.Restarts), r.UID, r.NextLook, orNull(r.NextAction), eventsOf(r.Events)})
 }
 
 // ActJSON writes the answer of an operator verb.

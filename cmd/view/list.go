@@ -20,13 +20,14 @@ func (s *Screen) List(r *reconcile.ListResult, agent bool, now time.Time) {
 		return
 	}
 	cols := []column{
-		{"SANDBOX", 0}, {"PHASE", 0}, {"MODE", 5}, {"READY", 2}, {"PID", 6}, {"ADDRESS", 4}, {"PORTS", 3}, {"EXPIRES", 1}, {"AGE", 7},
+		{"SANDBOX", 0}, {"PHASE", 0}, {"MODE", 5}, {"READY", 2}, {"PID", 6}, {"ADDRESS", 4}, {"PORTS", 3}, {"EXPIRES", 1}, {"USED", 8}, {"AGE", 7},
 	}
 	var rows [][]string
 	for _, x := range r.Sandboxes {
 		rows = append(rows, []string{
-			x.Address, phaseOf(&x), modeOf(x), readyOf(&x, agent),
+			x.Address, phaseOf(&x), modeOf(x, now), readyOf(&x, agent),
 			orDash(x.PID, strconv.Itoa), orDash(x.AddressV4, func(a string) string { return a }), portsOf(x.Ports), expiresOf(x, now),
+			orDash(x.LastActivity, func(t time.Time) string { return ago(t, now) }),
 			orDash(x.CreatedAt, func(t time.Time) string { return span(now.Sub(t)) }),
 		})
 	}
@@ -89,7 +90,13 @@ func whyDown(x *reconcile.SandboxView) string {
 
 // isOverdue tells whether the deadline has passed and was not acted on.
 func isOverdue(x *reconcile.SandboxView, now time.Time) bool {
-	return x.ExpiresAt != nil && x.EndedAt == nil && !now.Before(*x.ExpiresAt)
+	return x.ExpiresAt != nil && !hasExpired(x) && !now.Before(*x.ExpiresAt)
+}
+
+// hasExpired tells whether its deadline passed and was acted on. One with an
+// ended_at that has not expired lost its deadline to a pause.
+func hasExpired(x *reconcile.SandboxView) bool {
+	return slices.ContainsFunc(x.Conditions, func(c plan.Condition) bool { return c.Type == "Expired" && c.Status == "True" })
 }
 
 // down tells whether a sandbox is to run, has no running process, and does not wait
@@ -138,12 +145,12 @@ func phaseOf(x *reconcile.SandboxView) string {
 	return text
 }
 
-// modeOf is the effective mode, with whose hold makes it so.
-func modeOf(x reconcile.SandboxView) string {
+// modeOf is the effective mode, with whose hold makes it so and since when.
+func modeOf(x reconcile.SandboxView, now time.Time) string {
 	if x.Hold == nil {
 		return x.Mode
 	}
-	return x.Mode + " (held)"
+	return fmt.Sprintf("%s (by %s, %s)", x.Mode, x.Hold.By, ago(x.Hold.At, now))
 }
 
 // readyOf is "yes", or why not. The condition says Starting of everything that is
@@ -197,8 +204,10 @@ func expiresOf(x reconcile.SandboxView, now time.Time) string {
 		return "overdue " + span(now.Sub(*x.ExpiresAt))
 	case x.ExpiresAt != nil:
 		return ago(*x.ExpiresAt, now)
-	case x.EndedAt != nil:
+	case x.EndedAt != nil && hasExpired(&x):
 		return ago(*x.EndedAt, now)
+	case x.EndedAt != nil:
+		return "set on resume"
 	}
 	return "never"
 }

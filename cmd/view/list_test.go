@@ -160,8 +160,8 @@ func TestWhoStartsIt(t *testing.T) {
 func TestOverdue(t *testing.T) {
 	x := reconcile.SandboxView{Address: "sandbox.late", Phase: plan.Running, Mode: "running", ExpiresAt: ptr(now.Add(-3 * time.Second)), Conditions: conditions("True", "Running")}
 	for agent, want := range map[bool]string{
-		true:  "  overdue 3s  -\n",
-		false: "  overdue 3s  -\nNote: no agent runs, so nothing ends sandbox.late, whose deadline has passed, before the next apply\n",
+		true:  "  overdue 3s  -     -\n",
+		false: "  overdue 3s  -     -\nNote: no agent runs, so nothing ends sandbox.late, whose deadline has passed, before the next apply\n",
 	} {
 		got := string(shown(false, 0, func(s *Screen) { s.List(&reconcile.ListResult{Sandboxes: []reconcile.SandboxView{x}}, agent, now) }))
 		if !strings.HasSuffix(got, want) {
@@ -172,6 +172,10 @@ func TestOverdue(t *testing.T) {
 		t.Errorf("described:\n%s", got)
 	}
 	x.ExpiresAt, x.EndedAt = nil, x.ExpiresAt
+	if got := expiresOf(x, now); got != "set on resume" || isOverdue(&x, now) {
+		t.Errorf("one whose deadline a pause took away: %q", got)
+	}
+	passed(x.Conditions, "TTLExpiry")
 	if got := expiresOf(x, now); got != "3s ago" || isOverdue(&x, now) {
 		t.Errorf("one that expired: %q", got)
 	}
@@ -183,6 +187,7 @@ func TestNothingThatHides(t *testing.T) {
 	const evil = "a\x1b[31m\u202eb\u2066c\u200bd\ufeff\u2028e\u009bf\U000e0041\rg\x00\x7f"
 	x := sandboxes().Sandboxes[1]
 	x.Address, x.Hold.By, x.Hold.Reason, x.Phase = "sandbox."+evil, evil, evil, plan.Stopped
+	x.Hold.Under = &plan.Hold{Mode: evil, By: evil, Reason: evil, At: now}
 	x.Labels, x.Volumes = map[string]string{evil: evil}, map[string]string{evil: evil}
 	x.Ports = map[string]plan.Port{evil: {Host: 1, Container: 2}}
 	x.Outcome = &plan.Outcome{Reason: evil, At: now}
@@ -210,6 +215,9 @@ func TestNothingThatHides(t *testing.T) {
 	outputs := []config.Output{{Name: "o", Value: quoted(t, evil)}}
 	effective := &config.Resource[config.Sandbox]{Address: evil, Spec: d.Spec, Sources: map[string]config.Position{"command": {File: evil, Line: 1, Policy: evil}}}
 	for name, show := range map[string]func(*Screen){
+		"events":  func(s *Screen) { s.Events(d.Events) },
+		"follow":  func(s *Screen) { s.EventLines(d.Events) },
+		"history": func(s *Screen) { s.History(HistoryOf(evilLife(evil)), now) },
 		"list": func(s *Screen) {
 			s.List(&reconcile.ListResult{Sandboxes: []reconcile.SandboxView{x, down}}, false, now)
 		},

@@ -18,9 +18,18 @@ type sandboxJSON struct {
 	Outcome    *outcomeJSON    `json:"outcome"`
 }
 
+// holdJSON spells a hold out, with the one that lies under it.
 type holdJSON struct {
 	plan.Hold
-	Reason *string `json:"reason"`
+	Reason *string   `json:"reason"`
+	Under  *holdJSON `json:"under"`
+}
+
+func holdOf(h *plan.Hold) *holdJSON {
+	if h == nil {
+		return nil
+	}
+	return &holdJSON{*h, orNull(h.Reason), holdOf(h.Under)}
 }
 
 type conditionJSON struct {
@@ -35,13 +44,10 @@ type outcomeJSON struct {
 }
 
 func sandboxOf(s reconcile.SandboxView) sandboxJSON {
-	out := sandboxJSON{SandboxView: s, Conditions: []conditionJSON{}}
+	out := sandboxJSON{SandboxView: s, Hold: holdOf(s.Hold), Conditions: []conditionJSON{}}
 	out.Ports, out.Labels, out.Volumes = dict(s.Ports), dict(s.Labels), dict(s.Volumes)
 	for _, c := range s.Conditions {
 		out.Conditions = append(out.Conditions, conditionJSON{c, orNull(c.Message)})
-	}
-	if h := s.Hold; h != nil {
-		out.Hold = &holdJSON{*h, orNull(h.Reason)}
 	}
 	if o := s.Outcome; o != nil {
 		out.Outcome = &outcomeJSON{*o, orNull(o.Signal), orNull(o.Outside)}
@@ -54,16 +60,34 @@ type leaseJSON struct {
 	Start *time.Time       `json:"start"`
 	TTL   *config.Duration `json:"ttl"`
 	Until *time.Time       `json:"until"`
+
+	EndedAt         *time.Time `json:"ended_at"`
+	ActedOn         *time.Time `json:"acted_on"`
+	AccessRenewedAt *time.Time `json:"access_renewed_at"`
 	// A lease that was never renewed says so.
 	Renewed bool `json:"renewed"`
 }
 
 func leaseOf(l plan.Lease) leaseJSON {
-	return leaseJSON{l, orNull(l.Start), orNull(l.TTL), orNull(l.Until), l.Renewed}
+	return leaseJSON{
+		Lease: l, Start: orNull(l.Start), TTL: orNull(l.TTL), Until: orNull(l.Until),
+		EndedAt: orNull(l.EndedAt), ActedOn: orNull(l.ActedOn), AccessRenewedAt: orNull(l.AccessRenewedAt), Renewed: l.Renewed,
+	}
+}
+
+type retryJSON struct {
+	Attempts int        `json:"attempts"`
+	NextAt   *time.Time `json:"next_at"`
+	Since    *time.Time `json:"since"`
+}
+
+func retryOf(r plan.Retry) retryJSON {
+	return retryJSON{r.Attempts, orNull(r.NextAt), orNull(r.Since)}
 }
 
 type eventJSON struct {
 	reconcile.Event
+	Seq      uint64  `json:"seq"`
 	UID      *string `json:"uid"`
 	Instance *string `json:"instance_id"`
 	Message  *string `json:"message"`
@@ -73,9 +97,13 @@ type eventJSON struct {
 func eventsOf(events []reconcile.Event) []eventJSON {
 	out := make([]eventJSON, 0, len(events))
 	for _, e := range events {
-		out = append(out, eventJSON{e, orNull(e.UID), orNull(e.Instance), orNull(e.Message), orNull(e.By)})
+		out = append(out, eventOf(e))
 	}
 	return out
+}
+
+func eventOf(e reconcile.Event) eventJSON {
+	return eventJSON{e, e.Seq, orNull(e.UID), orNull(e.Instance), orNull(e.Message), orNull(e.By)}
 }
 
 // orNull is a pointer to v, or nil for a zero one.

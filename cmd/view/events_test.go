@@ -1,0 +1,134 @@
+package view
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"pinfold/reconcile"
+)
+
+// life is what happens to a sandbox with two instances and one of another uid
+// that follows it.
+func life() []reconcile.Event {
+	var out []reconcile.Event
+	add := func(minutes int, uid, instance, kind, reason, message, by string) {
+		out = append(out, reconcile.Event{
+			Seq: uint64(len(out) + 1), At: now.Add(time.Duration(minutes-120) * time.Minute),
+			Address: "sandbox.py", UID: uid, Instance: instance, Type: kind, Reason: reason, Message: message, By: by,
+		})
+	}
+	out = append(out, reconcile.Event{Seq: 1, At: now.Add(-121 * time.Minute), Address: "network.agents", Type: "create", Reason: "create", Instance: "n1", By: "apply"})
+	add(0, "u1", "i1", "create", "created", "", "apply")
+	add(0, "u1", "i1", "start", "started", "", "apply")
+	add(10, "u1", "i1", "held", "paused", "idle since 11:00", "agent")
+	add(10, "u1", "i1", "pause", "paused", "", "agent")
+	add(15, "u1", "i1", "release", "idle", "used", "access")
+	add(15, "u1", "i1", "resume", "running", "", "access")
+	add(15, "u1", "i1", "renewed", "access", "2026-12-01T12:30:00Z", "access")
+	add(20, "u1", "i1", "exited", "exit", "exit code 3", "agent")
+	add(20, "u1", "i1", "start", "started", "", "agent")
+	add(30, "u1", "i1", "lost", "", "", "agent")
+	add(30, "u1", "i1", "recreate", "process gone", "", "agent")
+	add(31, "u1", "i2", "create", "created", "", "agent")
+	add(31, "u1", "i2", "start", "started", "", "agent")
+	add(40, "u1", "i2", "held", "suspended", "night", "operator")
+	add(40, "u1", "i2", "stop", "stopped", "", "operator")
+	add(50, "u1", "i2", "expired", "ttl_expiry", "deadline …", "agent")
+	add(50, "u1", "i2", "destroyed", "ttl_expiry", "", "agent")
+	add(90, "u2", "i3", "create", "created", "", "apply")
+	add(90, "u2", "i3", "start", "started", "", "apply")
+	add(95, "u2", "i3", "stop", "restarted", "", "apply")
+	add(95, "u2", "i3", "start", "started", "", "apply")
+	return out
+}
+
+// evilLife has the text everywhere.
+func evilLife(text string) []reconcile.Event {
+	var out []reconcile.Event
+	for i, kind := range []string{"create", "start", "held", "renewed", "exited", "destroyed"} {
+		out = append(out, reconcile.Event{
+			At: now.Add(time.Duration(i) * time.Minute), Address: "sandbox." + text, UID: text, Instance: text,
+			Type: kind, Reason: text, Message: text, By: text,
+		})
+	}
+	return out
+}
+
+func TestHistory(t *testing.T) {
+	all := HistoryOf(life())
+	golden(t, "history.txt", shown(false, 0, func(s *Screen) { s.History(all, now) }))
+	golden(t, "history.json", shown(false, 0, func(s *Screen) {
+		if err := HistoryJSON(s, all); err != nil {
+			t.Error(err)
+		}
+	}))
+	if got := string(shown(false, 0, func(s *Screen) { s.History(nil, now) })); got != "No sandboxes so far.\n" {
+		t.Errorf("%q", got)
+	}
+}
+
+// What is kept may begin in the middle of a life, anywhere.
+func TestHistoryOfAPart(t *testing.T) {
+	whole := life()
+	for from := range whole {
+		part := HistoryOf(whole[from:])
+		for _, h := range part {
+			if h.UID == "u1" && (h.EndedAt == nil || *h.Reason != "ttl_expiry") {
+				t.Errorf("from event %d on the first has not ended: %+v", from, h)
+			}
+			if h.UID == "u2" && h.EndedAt != nil {
+				t.Errorf("from event %d on the second has ended: %+v", from, h)
+			}
+			for _, x := range h.Instances {
+				for _, r := range x.Runs {
+					if x.EndedAt != nil && r.EndedAt == nil {
+						t.Errorf("from event %d on a run of %s goes on", from, x.ID)
+					}
+				}
+			}
+		}
+		shown(false, 80, func(s *Screen) { s.History(part, now) })
+	}
+}
+
+func TestManyHoldsAndRenewals(t *testing.T) {
+	var events []reconcile.Event
+	for i := range 12 {
+		events = append(events, reconcile.Event{At: now.Add(time.Duration(i) * time.Second), Address: "sandbox.py", UID: "u", Type: "held", Reason: "paused", By: "agent"})
+		events = append(events, reconcile.Event{At: now.Add(time.Duration(i) * time.Second), Address: "sandbox.py", UID: "u", Type: "renewed", Reason: "in", By: "operator", Message: "later"})
+	}
+	got := string(shown(false, 0, func(s *Screen) { s.History(HistoryOf(events), now) }))
+	if strings.Count(got, "\nHeld") != 5 || strings.Count(got, "\nRenewed") != 5 || !strings.Contains(got, "Renewed (last 5 of 12):") {
+		t.Errorf("%s", got)
+	}
+}
+
+func TestEvents(t *testing.T) {
+	golden(t, "events.txt", shown(false, 0, func(s *Screen) { s.Events(life()) }))
+	golden(t, "events_follow.txt", shown(false, 0, func(s *Screen) { s.EventLines(life()) }))
+	if got := string(shown(false, 0, func(s *Screen) { s.Events(nil) })); got != "No events.\n" {
+		t.Errorf("%q", got)
+	}
+	// One a line, with nothing left out.
+	out := string(shown(false, 0, func(s *Screen) {
+		for _, e := range life() {
+			if err := EventJSON(s, e); err != nil {
+				t.Error(err)
+			}
+		}
+	}))
+	var first map[string]any
+	if lines := strings.Split(strings.TrimSpace(out), "\n"); len(lines) != len(life()) {
+		t.Errorf("%d lines for %d events", len(lines), len(life()))
+	} else if err := json.Unmarshal([]byte(lines[0]), &first); err != nil {
+		t.Error(err)
+	}
+	want := map[string]any{"seq": 1.0, "at": "2026-12-01T09:59:00Z", "address": "network.agents", "uid": nil, "instance_id": "n1", "type": "create", "reason": "create", "message": nil, "by": "apply"}
+	if diff := cmp.Diff(want, first); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
