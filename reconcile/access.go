@@ -94,6 +94,7 @@ func (e *actor) awaken(ctx context.Context, address string) (*plan.Sandbox, erro
 	}
 	defer e.wake(address)
 	defer release()
+	defer e.relay.hold(address)()
 	rec, err := e.refresh(ctx, address)
 	if err != nil {
 		return nil, errorOf(err)

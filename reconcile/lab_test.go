@@ -517,6 +517,17 @@ func (m *mortal) commits() int {
 	return m.countN
 }
 
+// null is a file that takes and gives nothing.
+func (l *lab) null() *os.File {
+	l.t.Helper()
+	f, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(func() { f.Close() })
+	return f
+}
+
 // sleep lets virtual time pass.
 func sleep(d time.Duration) { time.Sleep(d); synctest.Wait() }
 

@@ -24,9 +24,10 @@ func relayed(spec *config.Sandbox) bool {
 // ports are the published ports that the agent serves itself. What should be
 // served follows from a sandbox's record alone.
 type ports struct {
-	a  *agent
-	mu sync.Mutex
-	of map[string]map[string]served // by sandbox address and port name
+	a    *agent
+	mu   sync.Mutex
+	of   map[string]map[string]served // by sandbox address and port name
+	held map[string]int               // sandboxes that a connection is just waking
 }
 
 type served struct {
@@ -44,7 +45,7 @@ func (p *ports) follow(address string, rec *plan.Sandbox) {
 		want = rec.Ports
 	}
 	for name, s := range p.of[address] {
-		if s.port != want[name] {
+		if s.port != want[name] && p.held[address] == 0 {
 			s.server.Close()
 			delete(p.of[address], name)
 		}
@@ -68,6 +69,28 @@ func (p *ports) follow(address string, rec *plan.Sandbox) {
 	}
 	if len(p.of[address]) == 0 {
 		delete(p.of, address)
+	}
+}
+
+// hold keeps the ports of a sandbox served until the returned function is called,
+// though it neither lives nor rests meanwhile: it is just being started.
+func (p *ports) hold(address string) (release func()) {
+	if p == nil {
+		return func() {}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.held == nil {
+		p.held = map[string]int{}
+	}
+	p.held[address]++
+	return func() {
+		p.mu.Lock()
+		if p.held[address]--; p.held[address] == 0 {
+			delete(p.held, address)
+		}
+		p.mu.Unlock()
+		p.follow(address, p.a.current(address))
 	}
 }
 

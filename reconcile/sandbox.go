@@ -687,7 +687,7 @@ func (e *actor) expire(ctx context.Context, rec *plan.Sandbox, c plan.Change) er
 // the one there is when that is nil. Its lease has no end until it is resumed.
 func (e *actor) restExpired(ctx context.Context, rec *plan.Sandbox, hold *plan.Hold) error {
 	now := e.now()
-	rec.Lease = rec.Lease.OnExpiry(&rec.Spec, now)
+	rec.Lease = rec.Lease.OnExpiry(&rec.Spec, rec.Expired.Deadline, now)
 	rec.Expired.Paused, rec.Expired.Done = true, true
 	w := &write{bump: true}
 	if hold != nil {

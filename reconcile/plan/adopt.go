@@ -35,14 +35,23 @@ func Adopt(rec *Sandbox, r *config.Resource[config.Sandbox], c *Change) {
 }
 
 // Revive is what a change with Revive does to the record, with a declared spec
-// (Adopt does it then) or without: the sandbox is no longer expired. One that
-// expiry had paused gets its lease back, and loses expiry's hold.
+// (Adopt does it then) or without: the sandbox is no longer expired.
 func Revive(rec *Sandbox) {
-	if rec.Expired != nil && rec.Expired.Paused {
-		rec.Lease = rec.Lease.running()
-		rec.Hold = rec.Hold.without("expiry")
-	}
+	EndPause(rec)
 	rec.Expired, rec.Retry = nil, Retry{}
+}
+
+// EndPause is what becomes of a record when its sandbox is not paused by expiry
+// any more, without having been resumed: the files revived it, or it is stopped or
+// destroyed. Its lease is what it was before the pause, expiry's hold goes. It
+// changes nothing of any other record.
+func EndPause(rec *Sandbox) {
+	if rec.Expired == nil || !rec.Expired.Paused {
+		return
+	}
+	ex := *rec.Expired
+	ex.Paused = false
+	rec.Expired, rec.Hold, rec.Lease = &ex, rec.Hold.without("expiry"), rec.Lease.unpaused()
 }
 
 // without is the hold that is left when one by the given party ends: the one

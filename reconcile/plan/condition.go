@@ -82,10 +82,25 @@ func ready(s *Sandbox, st *Status, seen *Seen, known bool, mode string, ended bo
 		if lacking := without(seen.Missing, "limits"); len(lacking) > 0 {
 			c.Reason, c.Message = "Degraded", strings.Join(lacking, ", ")+" missing"
 		} else {
-			c.Status, c.Reason = "True", "Running"
+			c.Status, c.Reason, c.Message = healthy(s.Spec.Health != nil, seen.Health)
 		}
 	}
 	return c
+}
+
+// healthy is Ready of a sandbox that runs as declared, by its health probe.
+func healthy(probed bool, h *Health) (status, reason, message string) {
+	switch {
+	case !probed:
+		return "True", "Running", ""
+	case h == nil:
+		return "Unknown", "Unknown", "nobody probes it: no agent runs"
+	case h.Status == "failing":
+		return "False", "Degraded", h.Message
+	case h.Status == "passing":
+		return "True", "Running", ""
+	}
+	return "False", "Starting", "its health probe has not passed yet"
 }
 
 func suspended(st *Status, seen *Seen, known bool, mode string, ended bool) Condition {
@@ -119,6 +134,8 @@ func paused(s *Sandbox, st *Status, known bool) Condition {
 		}
 	case s.Spec.OperatingMode == "paused":
 		c.Status, c.Reason = "True", "Declared"
+	case s.Expired != nil && s.Expired.Paused:
+		c.Status, c.Reason = "True", "ByExpiry"
 	default:
 		c.Status, c.Reason, c.Message = "True", "Outside", "frozen by something else than pinfold"
 	}

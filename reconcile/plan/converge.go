@@ -13,7 +13,7 @@ func (o *one) converge() {
 	switch {
 	case w.networkGone(o):
 		w.note(a + " cannot be brought up: " + o.spec.Network.Name + " is gone; apply makes it again")
-	case w.waits(o.rec.Retry):
+	case w.waits(o.rec.Retry) && !o.revive:
 		o.putOff()
 	default:
 		o.approach()
@@ -181,6 +181,11 @@ func (o *one) stopped(mode string) {
 	ran := o.rec.phase().live() // it ended since the record was written
 	up := mode == "running" || mode == "paused"
 	rests := o.st.ownEnd() && !(o.modeChanged && o.rec.Spec.OperatingMode == "suspended")
+	again := never
+	if rests && up {
+		again = o.restarts()
+		rests = again != atOnce
+	}
 	waits := !rests && up && o.st.StoppedBy == ByKilled && o.backsOff()
 	if len(o.diffs) > 0 {
 		consequence := "updated"
@@ -199,13 +204,29 @@ func (o *one) stopped(mode string) {
 	}
 	switch {
 	case !up:
+	case again == later:
+		w.note(a + " " + ending(o.st.Outcome) + o.endedAt() + "; restarted at " + stamp(o.rec.Restarts.NextAt))
+	case again == usedUp:
+		c := o.change(ActNoop, FromHost, ending(o.st.Outcome), "failed: restarts used up, files kept")
+		c.Then, c.Reason = "failed", "restarts used up"
+		w.add(c)
+		if w.in.Trigger == Apply {
+			o.recreate(mode, "failed: restarts used up", false)
+		} else {
+			w.note(a + " failed: restarts used up; apply recreates it")
+		}
+		return
 	case rests:
 		w.note(a + " " + ending(o.st.Outcome) + o.endedAt() + "; start or -replace=" + a + " runs it again")
 	case waits:
 		w.note(a + " was killed from outside; started again at " + stamp(o.rec.Retry.NextAt))
 	default:
 		cause, origin := o.startCause(mode)
-		o.step(o.change(ActStart, origin, cause, "started on the same files"))
+		c := o.change(ActStart, origin, cause, "started on the same files")
+		if again == atOnce {
+			c.Origin, c.Cause, c.Reason = FromHost, ending(o.st.Outcome)+"; restart.mode is "+o.spec.Restart.Mode, Restarted
+		}
+		o.step(c)
 		if mode == "paused" {
 			o.step(o.change(ActPause, origin, o.modeCause(mode), "paused, processes and memory kept"))
 		}
@@ -252,6 +273,9 @@ func (o *one) alive(mode string) {
 		o.step(c)
 	}
 	o.toMode(mode)
+	if mode == "running" && phase == Running {
+		o.idle()
+	}
 	if !stays && len(gone) > 0 {
 		o.remakeClaims(gone)
 	}
@@ -361,6 +385,9 @@ func (o *one) remadeVolume() string {
 }
 
 func (o *one) modeOrigin() Origin {
+	if o.idleOff {
+		return o.idleOrigin()
+	}
 	if o.modeChanged || o.released || (o.rec.Expired != nil && o.dateChanged) {
 		return FromFiles
 	}
@@ -373,6 +400,10 @@ func (o *one) modeCause(mode string) string {
 		return "operating_mode changed"
 	case o.released:
 		return "hold released"
+	case o.idleOff:
+		return "idle_timeout removed"
+	case o.hold == nil && o.rec.Expired != nil:
+		return o.revivalCause()
 	case o.hold != nil:
 		return "held " + o.hold.Mode + " by " + o.hold.By
 	}
@@ -390,7 +421,7 @@ func (o *one) revivalCause() string {
 func (o *one) startCause(mode string) (string, Origin) {
 	origin := o.modeOrigin()
 	switch {
-	case o.modeChanged, o.released:
+	case o.modeChanged, o.released, o.idleOff:
 		return o.modeCause(mode), origin
 	case o.rec.Expired != nil:
 		return o.revivalCause(), origin

@@ -37,6 +37,7 @@ type one struct {
 	modeChanged bool   // the files change operating_mode
 	dateChanged bool   // the files change a deadline
 	released    bool   // -release-holds
+	idleOff     bool   // held by the idle rule, which is none of its rules any more
 	newLease    bool
 	forced      *Diff // what forces a replacement without being a difference of the specs
 	revive      bool
@@ -216,6 +217,7 @@ func (w *walk) decide(o *one) {
 		w.stays[rec.Address] = "is still dying"
 		return
 	}
+	o.warn()
 	o.converge()
 }
 
@@ -438,22 +440,55 @@ func (o *one) want() bool {
 		o.newLease = true
 	}
 
-	switch {
-	case rec.Hold == nil:
+	switch h := rec.Hold; {
+	case h == nil:
 	case o.modeChanged:
-		o.hold = nil
-		w.add(o.change(ActRelease, FromFiles, "operating_mode changed", "released: no longer held "+rec.Hold.Mode))
+		o.release(nil, FromFiles, "operating_mode changed")
 	case w.in.Options.ReleaseHolds:
-		o.hold, o.released = nil, true
-		w.add(o.change(ActRelease, FromFiles, "-release-holds", "released: no longer held "+rec.Hold.Mode))
+		o.released = o.release(nil, FromFiles, "-release-holds")
+	case h.By == "idle" && o.spec.Lifetime.IdleTimeout <= 0:
+		o.idleOff = true
+		o.release(h.without("idle"), o.idleOrigin(), "idle_timeout removed")
 	}
 	return true
+}
+
+// release plans the end of the hold, of which left stays. One by expiry stays
+// until the sandbox is resumed or revived; only what it lies over goes then.
+func (o *one) release(left *Hold, origin Origin, cause string) bool {
+	h := o.rec.Hold
+	if ex := o.rec.Expired; h.By == "expiry" && ex != nil && ex.Paused {
+		if h.Under == nil {
+			return false
+		}
+		alone := *h
+		alone.Under = nil
+		c := o.change(ActRelease, origin, cause, "released: no longer held "+h.Under.Mode+" once it is resumed")
+		o.hold, c.Hold = &alone, &alone
+		o.w.add(c)
+		return false
+	}
+	c := o.change(ActRelease, origin, cause, "released: no longer held "+h.Mode)
+	if left != nil {
+		c.Consequence = "released: held " + left.Mode + " by " + left.By + " again"
+	}
+	o.hold, c.Hold = left, left
+	o.w.add(c)
+	return true
+}
+
+// idleOrigin is on whose behalf a hold by the idle rule goes with its rule.
+func (o *one) idleOrigin() Origin {
+	if o.w.in.Trigger == Keep {
+		return FromHost
+	}
+	return FromFiles
 }
 
 // noteHold says which hold stands over the declared mode and stays.
 func (o *one) noteHold() {
 	h := o.hold
-	if h == nil || o.w.leaves(o.rec.Address) {
+	if h == nil || h.By == "expiry" || o.w.leaves(o.rec.Address) {
 		return
 	}
 	text := o.rec.Address + " is held " + h.Mode + " by " + h.By + " since " + clock(h.At, o.w.in.Now)

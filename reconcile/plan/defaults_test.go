@@ -63,7 +63,8 @@ sandbox "a" {
 		"network.n":  {"internet"},
 		"volume.v":   nil,
 		"sandbox.a": {
-			"lifetime.on_lost", "lifetime.start_timeout", "operating_mode", "port.http.address", "port.http.host", "stop_signal", "volume.work.on_destroy",
+			"lifetime.clock", "lifetime.idle_action", "lifetime.on_lost", "lifetime.renew_min_interval", "lifetime.start_timeout", "operating_mode",
+			"port.http.address", "port.http.host", "restart.backoff_max", "restart.backoff_min", "restart.mode", "restart.window", "stop_signal", "volume.work.on_destroy",
 		},
 	}
 	for a, paths := range want {

@@ -34,8 +34,7 @@
 //     whoever resumes to OnResume's.
 //   - expire records Expired first, with Deadline and Reason, then acts by Then
 //     and sets Done. "paused" sets Expired.Paused, leaves Hold (nil: the hold there
-//     is) and sets the lease to OnExpiry's; with any other Then Expired.Paused is
-//     cleared and a hold by expiry dropped. One that is stopped already keeps its
+//     is) and sets the lease to OnExpiry's; any other Then begins with EndPause. One that is stopped already keeps its
 //     StoppedBy and Outcome. "destroyed" leaves an Ended with EndReason.
 //   - delete with Reason "lost" leaves an Ended; forget removes one.
 //   - noop releases what an ended process held. With Warn it is an event and sets

@@ -11,7 +11,7 @@ func (o *one) date() bool {
 	w, rec := o.w, o.rec
 	o.lease = rec.Lease.WithTTL(o.spec.Lifetime.TTL)
 	if o.newLease {
-		o.lease = StartLease(o.spec, w.in.Now)
+		o.lease = rec.Lease.Anew(o.spec, w.in.Now)
 	}
 	if o.d != nil && (o.dateChanged || o.newLease) {
 		l := o.lease
@@ -34,8 +34,12 @@ func (o *one) expire() bool {
 	due := dated && !now.Before(deadline)
 	ex := rec.Expired
 	switch {
-	case ex != nil && (!dated || (!due && (deadline.After(ex.Deadline) || o.newLease))):
+	case ex != nil && o.revives(ex):
 		o.revive = true
+		if ex.Paused {
+			o.lease, o.hold = o.lease.unpaused(), o.hold.without("expiry")
+			deadline, _, _ = Deadline(o.spec, o.lease)
+		}
 		w.wake(deadline)
 		return false
 	case ex == nil && !due:
@@ -47,9 +51,13 @@ func (o *one) expire() bool {
 
 	remove := o.spec.ShutdownPolicy == "delete"
 	cause := attributeOf(reason) + " passed"
-	if ex == nil {
+	switch {
+	case ex == nil, ex.Paused && due && deadline.After(ex.Deadline): // a second deadline passed while it was paused by the first
 		ex = &Expired{Deadline: deadline, Reason: reason}
-	} else {
+	default:
+		if ex.Paused && dated && deadline.After(ex.Deadline) {
+			w.wake(deadline)
+		}
 		cause = attributeOf(ex.Reason) + " passed; its teardown was not finished"
 		if ex.Done && remove {
 			cause = "shutdown_policy is delete, and it has expired"
@@ -62,13 +70,20 @@ func (o *one) expire() bool {
 	}
 	end := func(then, consequence string) {
 		origin := FromHost
-		if remove && rec.Expired != nil && rec.Expired.Done && slices.ContainsFunc(o.diffs, func(d difference) bool { return d.Path == "shutdown_policy" }) {
+		if rec.Expired != nil && rec.Expired.Done && (remove || rec.Expired.Paused) &&
+			slices.ContainsFunc(o.diffs, func(d difference) bool { return d.Path == "shutdown_policy" }) {
 			origin = FromFiles
 		}
 		c := o.change(ActExpire, origin, cause, consequence)
 		c.Deadline, c.Reason, c.Then = ex.Deadline, ex.Reason, then
-		if then == "destroyed" {
+		switch then {
+		case "destroyed":
 			c.Volumes = dyingClaims(o.spec)
+		case "paused":
+			c.Hold = o.expiryHold()
+		}
+		if then != "paused" {
+			o.hold = o.hold.without("expiry")
 		}
 		w.add(c)
 	}
@@ -92,18 +107,86 @@ func (o *one) expire() bool {
 	} else {
 		o.update("updated, stays expired")
 	}
+	old := rec.Expired // nil: it expires in this plan
+	done := old != nil && ex == old && ex.Done
+	freezes := o.spec.ShutdownPolicy == "pause" && (phase == Running || phase == Paused) && (old == nil || old.Paused || !old.Done)
 	switch down := phase.live() || (phase == Stopped && rec.Instance != nil); {
-	case rec.Expired != nil && ex.Done && !phase.live():
+	case done && freezes && ex.Paused && phase == Paused:
+		w.note(rec.Address + " expired at " + stamp(ex.Deadline) + " and is paused; resume wakes it, with -timeout D for D, and so does a later deadline in the files, or none")
+	case freezes:
+		consequence := "expired: paused, processes and memory kept"
+		if phase == Paused {
+			consequence = "expired: stays paused, processes and memory kept"
+		}
+		if done {
+			cause = "it runs although it expired"
+		}
+		end("paused", consequence)
+	case done && !ex.Paused && !phase.live():
 		w.note(rec.Address + " expired at " + stamp(ex.Deadline) + " and is kept; a later deadline in the files, or none, revives it")
 	case down:
-		if rec.Expired != nil && ex.Done {
+		switch {
+		case done && ex.Paused && phase.live():
+			cause = "shutdown_policy is " + o.spec.ShutdownPolicy + ", and it has expired"
+		case done && ex.Paused:
+			cause = "its process is gone, and it has expired"
+		case done:
 			cause = "it runs although it expired"
 		}
 		end("stopped", stopping(phase))
 	default:
+		if done {
+			cause = "its process is gone, and it has expired"
+		}
 		end("", "marked as expired")
 	}
 	return true
+}
+
+// revives reports whether the files give an expired sandbox a deadline that is
+// later than the one that passed, or none. Of one that was paused it is as if
+// nothing had been paused: only the files bring it back here, not that pausing
+// took its lease away.
+func (o *one) revives(ex *Expired) bool {
+	lease := o.lease
+	if ex.Paused {
+		lease = lease.unpaused()
+	}
+	deadline, _, dated := Deadline(o.spec, lease)
+	if !dated {
+		return true
+	}
+	return o.w.in.Now.Before(deadline) && (deadline.After(ex.Deadline) || o.newLease)
+}
+
+// expiryHold is the hold that an expiry by pause leaves; nil when it is paused by
+// an operator, the files or an earlier expiry already.
+func (o *one) expiryHold() *Hold {
+	under := o.hold.without("idle")
+	if mode, _ := effectiveMode(false, under, o.spec); mode == "paused" {
+		return nil
+	}
+	h := &Hold{Mode: "paused", By: "expiry", At: o.w.in.Now, Under: under}
+	o.hold = h
+	return h
+}
+
+// warn plans the event that tells of a deadline that is near, once for each, on
+// behalf of whoever keeps watch. A deadline whose whole life is shorter than the
+// warning's window is told of at once.
+func (o *one) warn() {
+	w, rec := o.w, o.rec
+	deadline, reason, dated := Deadline(o.spec, o.lease)
+	if w.in.Trigger != Keep || w.in.Limits.ExpiryWarning <= 0 || !dated || o.newLease || rec.Warned.Equal(deadline) {
+		return
+	}
+	if at := deadline.Add(-w.in.Limits.ExpiryWarning); w.in.Now.Before(at) {
+		w.wake(at)
+		return
+	}
+	c := o.change(ActNoop, FromHost, attributeOf(reason)+" is near", "warned of: it ends at "+stamp(deadline))
+	c.Warn = deadline
+	w.add(c)
 }
 
 // stopping words an expiry that keeps everything.
@@ -129,10 +212,10 @@ func (w *walk) waits(r Retry) bool {
 }
 
 // backsOff is waits for what comes back after a kill or a loss: nobody shortens
-// that, unless a new generation begins.
+// that, unless a new generation begins or the sandbox is revived.
 func (o *one) backsOff() bool {
 	next := o.rec.Retry.NextAt
-	if len(o.diffs) > 0 || !o.w.in.Now.Before(next) {
+	if len(o.diffs) > 0 || o.revive || !o.w.in.Now.Before(next) {
 		return false
 	}
 	o.w.wake(next)

@@ -195,4 +195,60 @@ func expiredAt(d time.Time, reason string, done bool) func(*Sandbox, *Seen) {
 	}
 }
 
+// Rules of life of a spec, and what they leave in a record.
+
+func idle(d time.Duration) func(*config.Sandbox) {
+	return func(s *config.Sandbox) { s.Lifetime.IdleTimeout = config.Duration(d) }
+}
+func idleSuspends(s *config.Sandbox) { s.Lifetime.IdleAction = "suspend" }
+func renewOnAccess(d time.Duration) func(*config.Sandbox) {
+	return func(s *config.Sandbox) { s.Lifetime.RenewOnAccess = config.Duration(d) }
+}
+func clockRuns(s *config.Sandbox) { s.Lifetime.Clock = "running" }
+func restartMode(mode string, attempts int) func(*config.Sandbox) {
+	return func(s *config.Sandbox) { s.Restart.Mode, s.Restart.MaxAttempts = mode, attempts }
+}
+func probed(s *config.Sandbox) { s.Health = &config.Health{TCP: 80, Retries: 3} }
+
+// heldBy is a hold by the idle rule or an expiry, over what hold there is.
+func heldBy(by, mode string) func(*Sandbox, *Seen) {
+	return func(s *Sandbox, _ *Seen) {
+		s.Hold = &Hold{Mode: mode, By: by, At: t0.Add(-18 * time.Minute), Under: s.Hold}
+	}
+}
+
+// expiredPaused is a sandbox that expired at d and was frozen then.
+func expiredPaused(d time.Time, reason string) func(*Sandbox, *Seen) {
+	return func(s *Sandbox, seen *Seen) {
+		in(Paused)(s, seen)
+		s.Expired = &Expired{Deadline: d, Reason: reason, At: d, Done: true, Paused: true}
+		s.Lease = s.Lease.OnExpiry(&s.Spec, d, d)
+		heldBy("expiry", "paused")(s, seen)
+	}
+}
+
+func restarted(n int, next time.Time) func(*Sandbox, *Seen) {
+	return func(s *Sandbox, _ *Seen) {
+		s.Restarts = Retry{Attempts: n, Since: t0.Add(-time.Minute), NextAt: next}
+	}
+}
+
+// startedAt moves the start of its process.
+func startedAt(at time.Time) func(*Sandbox, *Seen) {
+	return func(s *Sandbox, _ *Seen) { s.Instance.StartedAt, s.Instance.CreatedAt = at, at }
+}
+
+func (w *world) used(address string, a Activity) *world {
+	if w.Activity == nil {
+		w.Activity = map[string]Activity{}
+	}
+	w.Activity[address] = a
+	return w
+}
+
+// watched is a world whose use somebody watches, and nothing was used.
+func (w *world) watched() *world { return w.used("sandbox.nobody", Activity{}) }
+
+func (w *world) warns(d time.Duration) *world { w.Limits.ExpiryWarning = d; return w }
+
 func retry(r Retry) func(*Sandbox, *Seen) { return func(s *Sandbox, _ *Seen) { s.Retry = r } }

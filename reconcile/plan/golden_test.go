@@ -345,6 +345,199 @@ var scenarios = map[string]func() *world{
 		w.Observed.Volumes["v-a-work"], w.Observed.Volumes["v-a-cache"] = false, false
 		return w
 	},
+	// Idleness.
+	"idle": func() *world { return newWorld().both("sandbox.a", spec(idle(time.Hour))).watched().keep() },
+	"idle, suspended": func() *world {
+		return newWorld().both("sandbox.a", spec(idle(time.Hour), idleSuspends)).watched().keep()
+	},
+	"idle in a nanosecond": func() *world {
+		return newWorld().both("sandbox.a", spec(idle(time.Hour+1))).watched().keep()
+	},
+	"idle, but nobody watches": func() *world { return newWorld().both("sandbox.a", spec(idle(time.Minute))) },
+	"used a while ago": func() *world {
+		return newWorld().both("sandbox.a", spec(idle(time.Hour))).used("sandbox.a", Activity{Last: t0.Add(-time.Minute)}).keep()
+	},
+	"used a while ago, as recorded": func() *world {
+		return newWorld().both("sandbox.a", spec(idle(time.Hour)), func(s *Sandbox, _ *Seen) { s.LastActivity = t0.Add(-time.Minute) }).watched().keep()
+	},
+	"in use": func() *world {
+		return newWorld().both("sandbox.a", spec(idle(time.Minute))).used("sandbox.a", Activity{Last: t0.Add(-time.Hour), Busy: true}).keep()
+	},
+	"idle over an operator's hold": func() *world {
+		return newWorld().both("sandbox.a", spec(mode("suspended"), idle(time.Hour)), held("running")).watched().keep()
+	},
+	"idle and held paused by an operator": func() *world {
+		return newWorld().both("sandbox.a", spec(idle(time.Minute)), in(Paused), held("paused")).watched().keep()
+	},
+	"held by idle": func() *world {
+		return newWorld().both("sandbox.a", spec(idle(time.Minute)), in(Paused), heldBy("idle", "paused")).watched().keep()
+	},
+	"idle_timeout removed": func() *world {
+		return changed2(spec(idle(time.Minute)), spec(), in(Paused), heldBy("idle", "paused")).watched()
+	},
+	"idle_timeout removed, for the agent": func() *world {
+		return newWorld().both("sandbox.a", spec(), in(Paused), heldBy("idle", "paused")).watched().keep()
+	},
+	"idle_timeout removed while suspended": func() *world {
+		return changed2(spec(idle(time.Minute), idleSuspends), spec(), stoppedBy(BySuspend), heldBy("idle", "suspended")).watched()
+	},
+	"idle_timeout removed over an operator's hold": func() *world {
+		return changed2(spec(mode("suspended"), idle(time.Minute)), spec(mode("suspended")), in(Paused), held("running"), heldBy("idle", "paused")).watched()
+	},
+	"newer mode drops an idle hold and what it lies over": func() *world {
+		return changed2(spec(mode("suspended"), idle(time.Minute)), spec(idle(time.Minute)), in(Paused), held("running"), heldBy("idle", "paused")).watched()
+	},
+	"release-holds drops an idle hold": func() *world {
+		return newWorld().both("sandbox.a", spec(idle(time.Minute)), in(Paused), heldBy("idle", "paused")).watched().with(func(o *Options) { o.ReleaseHolds = true })
+	},
+	"deadline beats idleness": func() *world {
+		return newWorld().both("sandbox.a", spec(idle(time.Minute), ttl(time.Hour))).watched().keep()
+	},
+	"idle and changed in place": func() *world {
+		return changed2(spec(idle(time.Hour)), spec(idle(time.Hour), labels("a", "b"))).watched()
+	},
+	"idle and restarted": func() *world {
+		return changed2(spec(idle(time.Hour)), spec(idle(time.Hour), command("sh"))).watched()
+	},
+
+	// Expiry by pause.
+	"expiry by pause": func() *world { return newWorld().both("sandbox.a", spec(ttl(time.Hour), policy("pause"))).keep() },
+	"expiry by pause, held paused by an operator": func() *world {
+		return newWorld().both("sandbox.a", spec(ttl(time.Hour), policy("pause")), in(Paused), held("paused")).keep()
+	},
+	"expiry by pause, declared paused": func() *world {
+		return newWorld().both("sandbox.a", spec(ttl(time.Hour), policy("pause"), mode("paused")), in(Paused)).keep()
+	},
+	"expiry by pause over an idle hold": func() *world {
+		return newWorld().both("sandbox.a", spec(ttl(time.Hour), policy("pause"), mode("suspended"), idle(time.Minute)), in(Paused), held("running"), heldBy("idle", "paused")).keep()
+	},
+	"expiry by pause without a process": func() *world {
+		return newWorld().both("sandbox.a", spec(ttl(time.Hour), policy("pause"), mode("suspended")), stoppedBy(BySuspend)).keep()
+	},
+	"expiry by pause of a created one": func() *world {
+		return newWorld().both("sandbox.a", spec(ttl(time.Hour), policy("pause")), in(Created), held("created")).keep()
+	},
+	"paused by expiry": func() *world {
+		return newWorld().both("sandbox.a", spec(ttl(time.Hour), policy("pause")), expiredPaused(t0.Add(-time.Minute), TTLExpiry)).keep()
+	},
+	"paused by expiry, clock steps back": func() *world {
+		return newWorld().both("sandbox.a", spec(ttl(time.Hour), policy("pause")), expiredPaused(t0, TTLExpiry)).at(t0.Add(-time.Minute)).keep()
+	},
+	"paused by expiry, crash in between": func() *world {
+		return newWorld().both("sandbox.a", spec(ttl(time.Hour), policy("pause")), expiredAt(t0, TTLExpiry, false)).keep()
+	},
+	"paused by expiry, thawed from outside": func() *world {
+		return newWorld().both("sandbox.a", spec(ttl(time.Hour), policy("pause")), expiredPaused(t0, TTLExpiry), in(Running)).keep()
+	},
+	"paused by expiry, then its process is gone": func() *world {
+		return newWorld().both("sandbox.a", spec(ttl(time.Hour), policy("pause")), expiredPaused(t0, TTLExpiry), gone).keep()
+	},
+	"paused by expiry, then killed": func() *world {
+		return newWorld().both("sandbox.a", spec(ttl(time.Hour), policy("pause")), expiredPaused(t0, TTLExpiry), foundEnded(Outcome{ExitCode: 137, Signal: 9})).keep()
+	},
+	"paused by expiry, later shutdown_time": func() *world {
+		return changed2(spec(shutdown(t0), policy("pause")), spec(shutdown(t0.Add(time.Hour)), policy("pause")), expiredPaused(t0, ShutdownTime))
+	},
+	"paused by expiry, ttl removed": func() *world {
+		return changed2(spec(ttl(time.Hour), policy("pause")), spec(policy("pause")), expiredPaused(t0, TTLExpiry))
+	},
+	"paused by expiry, longer ttl": func() *world {
+		return changed2(spec(ttl(time.Hour), policy("pause")), spec(ttl(3*time.Hour), policy("pause")), expiredPaused(t0, TTLExpiry))
+	},
+	"paused by expiry over an operator's hold, later deadline": func() *world {
+		return changed2(spec(ttl(time.Hour), policy("pause")), spec(ttl(3*time.Hour), policy("pause")), held("paused"), expiredPaused(t0, TTLExpiry))
+	},
+	"paused by expiry, running set": func() *world {
+		return changed2(spec(ttl(time.Hour), policy("pause"), mode("paused")), spec(ttl(time.Hour), policy("pause")), expiredPaused(t0, TTLExpiry))
+	},
+	"paused by expiry, to delete": func() *world {
+		return changed2(spec(ttl(time.Hour), policy("pause")), spec(ttl(time.Hour), policy("delete")), expiredPaused(t0, TTLExpiry))
+	},
+	"paused by expiry, to retain": func() *world {
+		return changed2(spec(ttl(time.Hour), policy("pause")), spec(ttl(time.Hour)), expiredPaused(t0, TTLExpiry))
+	},
+	"paused by expiry, image changed": func() *world {
+		return changed2(spec(ttl(time.Hour), policy("pause")), spec(ttl(time.Hour), policy("pause"), userns(false)), expiredPaused(t0, TTLExpiry)).at(t0)
+	},
+	"paused by expiry of its ttl, shutdown_time ahead": func() *world {
+		return newWorld().both("sandbox.a", spec(ttl(time.Hour), shutdown(t0.Add(time.Hour)), policy("pause")), expiredPaused(t0, TTLExpiry)).keep()
+	},
+	"paused by expiry of its ttl, shutdown_time passed too": func() *world {
+		return newWorld().both("sandbox.a", spec(ttl(time.Hour), shutdown(t0.Add(time.Hour)), policy("pause")), expiredPaused(t0, TTLExpiry)).at(t0.Add(time.Hour)).keep()
+	},
+	"resumed after its shutdown_time": func() *world {
+		return newWorld().both("sandbox.a", spec(shutdown(t0.Add(-time.Minute)), policy("pause")), func(s *Sandbox, _ *Seen) {
+			s.Lease.ActedOn, s.Lease.Until = s.Spec.ShutdownTime, t0.Add(time.Hour)
+		}).keep()
+	},
+	"clock stands while paused": func() *world {
+		return newWorld().both("sandbox.a", spec(ttl(time.Hour), clockRuns, mode("paused")), in(Paused), func(s *Sandbox, _ *Seen) { s.Lease = s.Lease.OnPause(&s.Spec) }).keep()
+	},
+
+	// Restarts.
+	"exit under on-failure": func() *world {
+		return newWorld().both("sandbox.a", spec(restartMode("on-failure", 0)), foundEnded(Outcome{ExitCode: 3})).keep()
+	},
+	"success under on-failure": func() *world {
+		return newWorld().both("sandbox.a", spec(restartMode("on-failure", 0)), foundEnded(Outcome{})).keep()
+	},
+	"success under always": func() *world {
+		return newWorld().both("sandbox.a", spec(restartMode("always", 0)), foundEnded(Outcome{})).keep()
+	},
+	"signal under on-failure": func() *world {
+		return newWorld().both("sandbox.a", spec(restartMode("on-failure", 0)), foundEnded(Outcome{ExitCode: 139, Signal: 11})).keep()
+	},
+	"out of memory under on-failure": func() *world {
+		return newWorld().both("sandbox.a", spec(restartMode("on-failure", 0)), gone, func(_ *Sandbox, s *Seen) { s.OOMKills = 1 }).keep()
+	},
+	"restart waits": func() *world {
+		return newWorld().both("sandbox.a", spec(restartMode("always", 5)), startedAt(t0.Add(-2*time.Second)), foundEnded(Outcome{ExitCode: 1}), restarted(2, t0.Add(time.Second))).keep()
+	},
+	"restart waits, for a user too": func() *world {
+		return newWorld().both("sandbox.a", spec(restartMode("always", 5)), startedAt(t0.Add(-2*time.Second)), foundEnded(Outcome{ExitCode: 1}), restarted(2, t0.Add(time.Second)))
+	},
+	"restart is due": func() *world {
+		return newWorld().both("sandbox.a", spec(restartMode("always", 5)), startedAt(t0.Add(-2*time.Second)), foundEnded(Outcome{ExitCode: 1}), restarted(2, t0)).keep()
+	},
+	"restarts used up": func() *world {
+		return newWorld().both("sandbox.a", spec(restartMode("always", 2)), startedAt(t0.Add(-2*time.Second)), foundEnded(Outcome{ExitCode: 1}), restarted(2, t0)).keep()
+	},
+	"restarts used up, for a user": func() *world {
+		return newWorld().both("sandbox.a", spec(restartMode("always", 2)), startedAt(t0.Add(-2*time.Second)), foundEnded(Outcome{ExitCode: 1}), restarted(2, t0))
+	},
+	"restarts begin anew after the window": func() *world {
+		return newWorld().both("sandbox.a", spec(restartMode("always", 2)), foundEnded(Outcome{ExitCode: 1}), restarted(2, t0.Add(time.Minute))).keep()
+	},
+	"restarts begin anew with a new generation": func() *world {
+		return changed2(spec(restartMode("always", 2)), spec(restartMode("always", 2), command("sh")), startedAt(t0.Add(-2*time.Second)), foundEnded(Outcome{ExitCode: 1}), restarted(2, t0.Add(time.Minute)))
+	},
+	"restart of one declared paused": func() *world {
+		return newWorld().both("sandbox.a", spec(restartMode("always", 0), mode("paused")), foundEnded(Outcome{ExitCode: 1})).keep()
+	},
+	"no restart of a suspended one": func() *world {
+		return newWorld().both("sandbox.a", spec(restartMode("always", 0), mode("suspended")), exited(1)).keep()
+	},
+	"no restart of an expired one": func() *world {
+		return newWorld().both("sandbox.a", spec(restartMode("always", 0), ttl(time.Hour)), foundEnded(Outcome{ExitCode: 1})).keep()
+	},
+
+	// Warnings.
+	"deadline is near": func() *world {
+		return newWorld().both("sandbox.a", spec(shutdown(t0.Add(10*time.Minute)))).warns(15 * time.Minute).keep()
+	},
+	"deadline comes near": func() *world {
+		return newWorld().both("sandbox.a", spec(shutdown(t0.Add(time.Hour)))).warns(15 * time.Minute).keep()
+	},
+	"warned already": func() *world {
+		return newWorld().both("sandbox.a", spec(shutdown(t0.Add(10*time.Minute))), func(s *Sandbox, _ *Seen) { s.Warned = s.Spec.ShutdownTime }).warns(15 * time.Minute).keep()
+	},
+	"warned of an earlier deadline": func() *world {
+		return newWorld().both("sandbox.a", spec(shutdown(t0.Add(10*time.Minute))), func(s *Sandbox, _ *Seen) { s.Warned = t0.Add(time.Minute) }).warns(15 * time.Minute).keep()
+	},
+	"no warning for a user": func() *world {
+		return newWorld().both("sandbox.a", spec(shutdown(t0.Add(10*time.Minute)))).warns(15 * time.Minute)
+	},
+
 	"older generation runs": func() *world {
 		return newWorld().both("sandbox.a", spec(), func(s *Sandbox, _ *Seen) { s.Generation = 2 }).keep()
 	},

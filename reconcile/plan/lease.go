@@ -69,6 +69,13 @@ func (l Lease) running() Lease {
 	return l
 }
 
+// unpaused is the lease as if no expiry had paused the sandbox.
+func (l Lease) unpaused() Lease {
+	l = l.running()
+	l.ActedOn = time.Time{}
+	return l
+}
+
 // OnPause is the lease of a sandbox that was frozen just now, by whomever: with
 // lifetime.clock "running" it has no end until the sandbox is resumed.
 func (l Lease) OnPause(spec *config.Sandbox) Lease {
@@ -78,14 +85,14 @@ func (l Lease) OnPause(spec *config.Sandbox) Lease {
 	return l
 }
 
-// OnExpiry is the lease of a sandbox that was frozen, instead of stopped, when
-// its deadline passed: it has no end until the sandbox is resumed, and a
-// shutdown_time that has passed ends it no second time.
-func (l Lease) OnExpiry(spec *config.Sandbox, now time.Time) Lease {
+// OnExpiry is the lease of a sandbox that was frozen, instead of stopped, when its
+// deadline passed: it has no end until the sandbox is resumed, and a shutdown_time
+// that has passed, by that deadline or by now, ends it no second time.
+func (l Lease) OnExpiry(spec *config.Sandbox, deadline, now time.Time) Lease {
 	if !l.Until.IsZero() {
 		l.Until, l.EndedAt = time.Time{}, l.Until
 	}
-	if t := spec.ShutdownTime; !t.IsZero() && !now.Before(t) {
+	if t := spec.ShutdownTime; !t.IsZero() && !latest(deadline, now).Before(t) {
 		l.ActedOn = t
 	}
 	return l
@@ -188,8 +195,12 @@ func Deadline(spec *config.Sandbox, l Lease) (t time.Time, reason string, ok boo
 }
 
 // EffectiveMode is the mode the sandbox is to be in: ended by expiry, else its
-// hold's, else the declared one. An ended one is suspended.
+// hold's, else the declared one. An ended one is suspended; one that expiry paused
+// has not ended.
 func EffectiveMode(s *Sandbox) (mode string, ended bool) {
+	if s.Expired != nil && s.Expired.Paused {
+		return "paused", false
+	}
 	return effectiveMode(s.Expired != nil, s.Hold, &s.Spec)
 }
 

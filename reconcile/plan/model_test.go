@@ -68,7 +68,7 @@ func (m *model) run(p *Plan) {
 		rec.Conditions = st.Conditions
 		if i := rec.Instance; i != nil {
 			if st.Rebind != "" {
-				*i = Instance{ID: st.Rebind, BootID: m.Observed.BootID}
+				*i = Instance{ID: st.Rebind, BootID: m.Observed.BootID, CreatedAt: i.CreatedAt, StartedAt: i.StartedAt}
 			}
 			i.Phase, i.StoppedBy, i.Outcome, i.PID, i.StartTime = st.Phase, st.StoppedBy, st.Outcome, st.PID, st.StartTime
 		}
@@ -192,7 +192,8 @@ func (m *model) sandbox(c *Change) {
 		Adopt(rec, find1(m.Desired.Sandboxes, c.Address), c)
 	}
 	if c.Revive {
-		rec.Expired = nil
+		Revive(rec)
+		rec.LastActivity = m.Now
 	}
 	move := func(v Verb) {
 		to, err := TransitionOf(c.Address, rec.phase(), v)
@@ -212,6 +213,13 @@ func (m *model) sandbox(c *Change) {
 		}
 		m.Observed.Instances[i.ID] = Seen{UID: rec.UID, Layer: true}
 	}
+	frozen := func() { rec.Lease = rec.Lease.OnPause(&rec.Spec) }
+	woken := func() {
+		rec.LastActivity = m.Now
+		if l, err := rec.Lease.OnResume(rec, nil, m.Now, m.Limits.MaxLifetime); err == nil {
+			rec.Lease = l
+		}
+	}
 	up := func() {
 		i := rec.Instance
 		i.PID, i.StartTime, i.BootID, i.StoppedBy, i.Outcome, i.OOMKills, i.RunningSpec = 200, 9, m.Observed.BootID, "", nil, 0, rec.Generation
@@ -228,10 +236,12 @@ func (m *model) sandbox(c *Change) {
 		case "running":
 			move(VerbStart)
 			up()
+			woken()
 		case "paused":
 			move(VerbStart)
 			move(VerbPause)
 			up()
+			frozen()
 		case "suspended":
 			if rec.phase() != Stopped {
 				move(VerbSuspend)
@@ -300,8 +310,9 @@ func (m *model) sandbox(c *Change) {
 		fresh()
 		refill()
 		if c.NewLease {
-			rec.Lease = StartLease(&rec.Spec, m.Now)
+			rec.Lease = rec.Lease.Anew(&rec.Spec, m.Now)
 		}
+		rec.Restarts = Retry{}
 		toMode(c.Then)
 	case ActRestart:
 		refill()
@@ -309,17 +320,29 @@ func (m *model) sandbox(c *Change) {
 		toMode(c.Then)
 	case ActStart:
 		refill()
+		if c.Reason == Restarted {
+			rec.Restarts = RestartBackoff(rec.Restarts, &rec.Spec, upTime(rec.Instance, rec.Instance.Outcome), m.Now, 0)
+		}
 		move(VerbStart)
 		up()
+		woken()
 	case ActPause:
 		move(VerbPause)
 		up()
+		frozen()
+		if c.Hold != nil {
+			rec.Hold = c.Hold
+		}
 	case ActResume:
 		move(VerbResume)
 		up()
+		woken()
 	case ActSuspend:
 		move(VerbSuspend)
 		down(BySuspend)
+		if c.Hold != nil {
+			rec.Hold = c.Hold
+		}
 	case ActRepair:
 		refill()
 		if i := rec.Instance; i != nil {
@@ -328,11 +351,25 @@ func (m *model) sandbox(c *Change) {
 			m.Observed.Instances[i.ID] = seen
 		}
 	case ActExpire:
-		if rec.Expired == nil {
+		if c.Then != "paused" {
+			EndPause(rec)
+		}
+		if rec.Expired == nil || c.Deadline.After(rec.Expired.Deadline) {
 			rec.Expired = &Expired{Deadline: c.Deadline, Reason: c.Reason, At: m.Now}
 		}
-		rec.Expired.Done = true
+		ex := *rec.Expired
+		ex.Done, ex.Paused = true, c.Then == "paused"
+		rec.Expired = &ex
 		switch c.Then {
+		case "paused":
+			if rec.phase() != Paused {
+				move(VerbPause)
+			}
+			up()
+			rec.Lease = rec.Lease.OnExpiry(&rec.Spec, c.Deadline, m.Now)
+			if c.Hold != nil {
+				rec.Hold = c.Hold
+			}
 		case "stopped":
 			if rec.phase() != Stopped {
 				move(VerbExpire)
@@ -351,8 +388,16 @@ func (m *model) sandbox(c *Change) {
 	case ActForget:
 		delete(m.Records.Sandboxes, c.Address)
 	case ActRelease:
-		rec.Hold = nil
-	case ActUpdate, ActNoop:
+		rec.Hold = c.Hold
+	case ActNoop:
+		if !c.Warn.IsZero() {
+			rec.Warned = c.Warn
+		}
+		if c.Then == "failed" {
+			move(VerbFail)
+			rec.Instance.FailReason = c.Reason
+		}
+	case ActUpdate:
 	default:
 		m.wrong = append(m.wrong, c.String()+": no such action")
 	}

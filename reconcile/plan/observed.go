@@ -63,7 +63,7 @@ type Input struct {
 	Desired  *config.Desired
 	Records  Records
 	Observed Observed
-	Activity map[string]Activity // by sandbox address
+	Activity map[string]Activity // by sandbox address; nil: nobody watches what is used, and nothing is idle
 	Now      time.Time
 	Trigger  Trigger
 	Options  Options

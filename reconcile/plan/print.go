@@ -25,6 +25,12 @@ func (c Change) String() string {
 	if !c.Deadline.IsZero() {
 		add("deadline %s", exact(c.Deadline))
 	}
+	if !c.Warn.IsZero() {
+		add("warns of %s", exact(c.Warn))
+	}
+	for h := c.Hold; h != nil; h = h.Under {
+		add("held %s by %s", h.Mode, h.By)
+	}
 	if c.Reason != "" {
 		add("reason %s", c.Reason)
 	}

@@ -33,7 +33,13 @@ func drawSpec(t *rapid.T) config.Sandbox {
 	s.Labels = pick(t, "labels", nil, map[string]string{}, map[string]string{"x": "1"})
 	s.OperatingMode = pick(t, "mode", "running", "running", "paused", "suspended")
 	s.ShutdownTime = moment(t, "shutdown_time")
-	s.ShutdownPolicy = pick(t, "policy", "retain", "delete")
+	s.ShutdownPolicy = pick(t, "policy", "retain", "delete", "pause", "pause")
+	s.Lifetime.Clock = pick(t, "clock", "always", "running")
+	s.Lifetime.IdleTimeout = pick(t, "idle_timeout", config.Duration(0), 0, config.Duration(time.Minute), config.Duration(2*time.Hour))
+	s.Lifetime.IdleAction = pick(t, "idle_action", "pause", "suspend", "")
+	s.Lifetime.RenewOnAccess = pick(t, "renew_on_access", config.Duration(0), config.Duration(2*time.Hour))
+	s.Restart = config.Restart{Mode: pick(t, "restart", "never", "on-failure", "always"), MaxAttempts: pick(t, "attempts", 0, 1, 3)}
+	s.Health = pick(t, "health", nil, nil, &config.Health{TCP: 80})
 	s.Lifetime.TTL = pick(t, "ttl", config.Duration(0), 0, config.Duration(time.Hour), config.Duration(3*time.Hour))
 	s.Lifetime.OnLost = pick(t, "on_lost", "recreate", "recreate-fresh", "retain", "delete")
 	s.Security.UserNamespace = rapid.Bool().Draw(t, "userns")
@@ -72,6 +78,7 @@ func drawSeen(t *rapid.T, uid string) Seen {
 	}
 	s.Frozen = s.Started && rapid.Bool().Draw(t, "frozen")
 	s.Dying = !s.Alive && pick(t, "dying", false, false, false, true)
+	s.Health = pick(t, "probed", nil, &Health{Status: "starting"}, &Health{Status: "passing"}, &Health{Status: "failing", Message: "refused"})
 	return s
 }
 
@@ -88,11 +95,28 @@ func drawRecord(t *rapid.T, i int) (*Sandbox, *Seen) {
 	if m := pick(t, "hold", "", "", "", "running", "paused", "suspended", "created"); m != "" {
 		rec.Hold = &Hold{Mode: m, By: "operator", At: t0.Add(-time.Hour)}
 	}
+	if by := pick(t, "hold over it", "", "", "", "idle", "expiry"); by != "" {
+		rec.Hold = &Hold{Mode: pick(t, "its mode", "paused", "suspended"), By: by, At: t0.Add(-time.Minute), Under: rec.Hold}
+		if by == "expiry" {
+			rec.Hold.Mode = "paused"
+		}
+	}
+	if !rec.Lease.Start.IsZero() {
+		if pick(t, "stopped lease", false, false, true) {
+			rec.Lease.Until, rec.Lease.EndedAt = time.Time{}, moment(t, "ended at")
+		}
+		rec.Lease.ActedOn = moment(t, "acted on")
+	}
+	rec.LastActivity = moment(t, "last activity")
+	rec.Warned = moment(t, "warned")
+	if pick(t, "restarted", false, true) {
+		rec.Restarts = Retry{Attempts: pick(t, "restarts", 1, 3), Since: t0.Add(-time.Hour), NextAt: moment(t, "next restart")}
+	}
 	if sp.Network != nil {
 		rec.Net = &Net{Network: sp.Network.Name, Address: netip.MustParseAddr(pick(t, "address", "10.88.0.5", "10.88.0.5", "10.99.0.5"))}
 	}
 	if d := moment(t, "expired"); !d.IsZero() && pick(t, "is expired", false, false, true) {
-		rec.Expired = &Expired{Deadline: d, Reason: pick(t, "why", TTLExpiry, ShutdownTime), At: d, Done: rapid.Bool().Draw(t, "done")}
+		rec.Expired = &Expired{Deadline: d, Reason: pick(t, "why", TTLExpiry, ShutdownTime), At: d, Done: rapid.Bool().Draw(t, "done"), Paused: rapid.Bool().Draw(t, "expired and paused")}
 	}
 	if pick(t, "retry", false, false, true) {
 		rec.Retry = Retry{Attempts: 2, NextAt: moment(t, "next"), Since: t0.Add(-time.Hour), Error: pick(t, "error", "", "no such file")}
@@ -104,7 +128,8 @@ func drawRecord(t *rapid.T, i int) (*Sandbox, *Seen) {
 		return rec, nil
 	}
 	rec.Instance = &Instance{
-		ID: "i-" + name, Phase: pick(t, "phase", Phases...), PID: 100, StartTime: 7, BootID: pick(t, "boot", boot, boot, "boot-0"),
+		StartedAt: t0.Add(-pick(t, "up", time.Second, time.Minute, time.Hour)),
+		ID:        "i-" + name, Phase: pick(t, "phase", Phases...), PID: 100, StartTime: 7, BootID: pick(t, "boot", boot, boot, "boot-0"),
 		RunningSpec: int64(pick(t, "running spec", 0, 1, 2)), StoppedBy: pick(t, "stopped by", "", ByExit, ByStop, BySuspend, ByExpiry, ByKilled, ByOOM),
 		Outcome: drawOutcome(t), Image: pick(t, "made from", "", "digest of host", "other"),
 	}
@@ -208,6 +233,13 @@ func drawWorld(t *rapid.T) Input {
 	if rapid.Bool().Draw(t, "output known") {
 		in.Records.Outputs["o"] = &config.Output{Name: "o", Value: []byte(`"1"`)}
 	}
+	if rapid.Bool().Draw(t, "watched") {
+		in.Activity = map[string]Activity{}
+		for i := range 4 {
+			in.Activity[fmt.Sprint("sandbox.s", i)] = Activity{Last: moment(t, "used"), Busy: pick(t, "busy", false, false, true)}
+		}
+	}
+	in.Limits.ExpiryWarning = pick(t, "warning", 0, 15*time.Minute, 2*time.Hour)
 	if rapid.Bool().Draw(t, "orphan") {
 		in.Observed.Instances["i-orphan"] = drawSeen(t, "uid-nobody")
 	}
@@ -255,11 +287,11 @@ func TestApplyingLeavesNothingToDo(t *testing.T) {
 			t.Fatalf("illegal steps:\n%s\nin\n%s", strings.Join(m.wrong, "\n"), first)
 		}
 		in.Options.Replace = nil
-		second := Make(in)
+		second := warned(m)
 		// What waits for something to finish dying may go on in a later round.
 		for round := 0; wait && len(second.Changes) > 0 && round < 4; round++ {
 			m.run(second)
-			second = Make(in)
+			second = warned(m)
 		}
 		if wait && second.Diags.HasErrors() {
 			return // refused, now that it is its turn
@@ -324,17 +356,17 @@ func TestWakeIsNeverLate(t *testing.T) {
 		}
 		m := &model{Input: &in}
 		m.run(first)
-		rest := Make(in)
+		rest := warned(m)
 		for round := 0; wait && len(rest.Changes) > 0 && round < 4; round++ {
 			m.run(rest)
-			rest = Make(in)
+			rest = warned(m)
 		}
 		horizon := 48 * time.Hour
 		if !rest.WakeAt.IsZero() {
 			horizon = rest.WakeAt.Sub(in.Now)
 		}
 		in.Now = t0.Add(time.Duration(rapid.Int64Range(0, int64(horizon)-1).Draw(t, "ahead")))
-		if early := Make(in); !early.Empty() {
+		if early := Make(in); len(early.Changes) > 0 {
 			t.Fatalf("at %s there is something to do:\n%s\nalthough it asked only for %s after\n%s and\n%s", stamp(in.Now), early, stamp(rest.WakeAt), first, rest)
 		}
 		if !rest.WakeAt.IsZero() {
@@ -409,6 +441,16 @@ func TestPlansStayInBounds(t *testing.T) {
 			}
 		}
 	})
+}
+
+// warned plans, after the events that tell of deadlines that a plan before gave.
+func warned(m *model) *Plan {
+	p := Make(*m.Input)
+	if len(p.Changes) == 0 || slices.ContainsFunc(p.Changes, func(c Change) bool { return c.Warn.IsZero() }) {
+		return p
+	}
+	m.run(p)
+	return Make(*m.Input)
 }
 
 func anyDying(in Input) bool {

@@ -46,6 +46,8 @@ func renew(s *Sandbox, l Lease, r Renewal, now time.Time, max time.Duration) (Le
 	refuse := func(format string, args ...any) (Lease, error) { return l, refusal(s, format, args...) }
 	deadline, _, dated := Deadline(&s.Spec, l)
 	switch {
+	case s.Expired != nil && s.Expired.Paused:
+		return refuse("it expired at %s and is paused; resume with -timeout D", stamp(s.Expired.Deadline))
 	case s.Expired != nil:
 		return refuse("it expired at %s; only a later or removed deadline in the files revives it", stamp(s.Expired.Deadline))
 	case dated && !now.Before(deadline):

@@ -1,0 +1,786 @@
+package reconcile
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pinfold/config"
+	"pinfold/reconcile/plan"
+)
+
+// command makes a configuration of one sandbox "a" with its own command.
+func command(script, extra string) string {
+	return fmt.Sprintf("image \"base\" { source = \"host\" }\nsandbox \"a\" {\n  image = image.base\n  command = [%s]\n  %s\n}\n", script, extra)
+}
+
+func (l *lab) exec(e *Engine, args ...string) (ExecSession, error) {
+	return e.Exec(context.Background(), ExecRequest{Address: "a", Args: args})
+}
+
+// ran runs a command to its end and fails the test where it cannot.
+func (l *lab) ran(e *Engine, args ...string) {
+	l.t.Helper()
+	s, err := l.exec(e, args...)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	if _, err := s.Wait(); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func condition(v SandboxView, typ string) string {
+	for _, c := range v.Conditions {
+		if c.Type == typ {
+			return c.Status + "/" + c.Reason
+		}
+	}
+	return "none"
+}
+
+func (l *lab) condition(e *Engine, typ, want string) {
+	l.t.Helper()
+	if got := condition(l.view(e, "sandbox.a"), typ); got != want {
+		l.t.Errorf("condition %s is %s, want %s", typ, got, want)
+	}
+}
+
+func (l *lab) hold(e *Engine, mode, by string) {
+	l.t.Helper()
+	h := e.current("sandbox.a").Hold
+	switch {
+	case mode == "" && h != nil:
+		l.t.Errorf("held %s by %s, want no hold", h.Mode, h.By)
+	case mode != "" && (h == nil || h.Mode != mode || h.By != by):
+		l.t.Errorf("hold %+v, want %s by %s", h, mode, by)
+	}
+}
+
+func TestIdlePausesAndAccessWakes(t *testing.T) {
+	withAgent(t, one(`lifetime {
+    idle_timeout     = "5m"
+    resume_on_access = true
+  }`), func(l *lab, e *Engine, k *keeper) {
+		started := e.current("sandbox.a").Instance.StartedAt
+		_, before := k.looks()
+		sleep(time.Until(started.Add(5*time.Minute)) - time.Nanosecond)
+		pid := *l.phase(e, "sandbox.a", plan.Running).PID
+		if _, now := k.looks(); now-before > 5 {
+			t.Errorf("%d looks while nothing happened", now-before)
+		}
+		sleep(time.Nanosecond)
+		l.phase(e, "sandbox.a", plan.Paused)
+		l.hold(e, "paused", "idle")
+		l.condition(e, "Paused", "True/ByIdle")
+		l.nothingToDo(e)
+
+		l.ran(e, "sim", "exit=0")
+		if v := l.phase(e, "sandbox.a", plan.Running); *v.PID != pid {
+			t.Errorf("pid %d, want %d: another process", *v.PID, pid)
+		}
+		l.hold(e, "", "")
+		woken := time.Now()
+		sleep(time.Until(woken.Add(5*time.Minute)) - time.Second)
+		l.phase(e, "sandbox.a", plan.Running)
+		sleep(time.Second)
+		l.phase(e, "sandbox.a", plan.Paused)
+		if ev := l.events(e, "sandbox.a"); !hasPrefix(ev, "held/paused/agent") || !hasPrefix(ev, "release/idle/access") {
+			t.Errorf("history %v", ev)
+		}
+	})
+}
+
+func TestALongExecKeepsItAwakeProbesDoNot(t *testing.T) {
+	withAgent(t, one(`
+  lifetime { idle_timeout = "5m" }
+  health {
+    command  = ["sim", "exit=0"]
+    interval = "10s"
+  }`), func(l *lab, e *Engine, k *keeper) {
+		s, err := l.exec(e, "sim", "after=1h", "exit=0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := waitFor(s)
+		sleep(59 * time.Minute)
+		l.phase(e, "sandbox.a", plan.Running)
+		l.condition(e, "Ready", "True/Running")
+		sleep(2 * time.Minute)
+		if w := <-w; w.err != nil || w.code != 0 {
+			t.Fatalf("the command ended with %d, %v", w.code, w.err)
+		}
+		l.phase(e, "sandbox.a", plan.Running)
+		sleep(4 * time.Minute)
+		l.phase(e, "sandbox.a", plan.Paused)
+		l.hold(e, "paused", "idle")
+		// Probes rest while it is paused.
+		l.world.ClearOps()
+		sleep(5 * time.Minute)
+		if ops := l.writes(); slices.Contains(ops, "exec") {
+			t.Errorf("probed while paused: %v", ops)
+		}
+	})
+}
+
+func TestAccessDoesNotWakeAnOperatorsHold(t *testing.T) {
+	withAgent(t, one(`lifetime {
+    idle_timeout     = "5m"
+    resume_on_access = true
+  }`), func(l *lab, e *Engine, k *keeper) {
+		l.act(e, "pause", "a")
+		_, err := l.exec(e, "sim", "exit=0")
+		l.refused(err, Conflict, "is paused, cannot exec")
+		l.hold(e, "paused", "operator")
+		sleep(10 * time.Minute)
+		l.hold(e, "paused", "operator")
+	})
+}
+
+func TestOperatorTakesOverAnIdleHold(t *testing.T) {
+	withAgent(t, one(`lifetime {
+    idle_timeout     = "5m"
+    resume_on_access = true
+  }`), func(l *lab, e *Engine, k *keeper) {
+		sleep(6 * time.Minute)
+		l.hold(e, "paused", "idle")
+		if res := l.act(e, "pause", "a"); !strings.Contains(res.Note, "idle") {
+			t.Errorf("note %q does not say whose hold it was", res.Note)
+		}
+		l.hold(e, "paused", "operator")
+		_, err := l.exec(e, "sim", "exit=0")
+		l.refused(err, Conflict, "is paused, cannot exec")
+		l.act(e, "resume", "a")
+		l.hold(e, "", "")
+		l.phase(e, "sandbox.a", plan.Running)
+	})
+}
+
+func TestIdleOverAnOperatorsRunningHoldBringsItBack(t *testing.T) {
+	withAgent(t, one(`
+  operating_mode = "suspended"
+  lifetime {
+    idle_timeout     = "5m"
+    resume_on_access = true
+  }`), func(l *lab, e *Engine, k *keeper) {
+		l.phase(e, "sandbox.a", plan.Stopped)
+		l.act(e, "start", "a")
+		l.hold(e, "running", "operator")
+		sleep(6 * time.Minute)
+		l.hold(e, "paused", "idle")
+		l.ran(e, "sim", "exit=0")
+		l.hold(e, "running", "operator")
+		l.phase(e, "sandbox.a", plan.Running)
+	})
+}
+
+func TestRemovingIdleTimeoutDropsAnIdleHold(t *testing.T) {
+	withAgent(t, one(`lifetime { idle_timeout = "5m" }`), func(l *lab, e *Engine, k *keeper) {
+		sleep(6 * time.Minute)
+		l.hold(e, "paused", "idle")
+		l.main(one(""))
+		l.apply(e, plan.Options{})
+		sleep(time.Second)
+		l.hold(e, "", "")
+		l.phase(e, "sandbox.a", plan.Running)
+		l.nothingToDo(e)
+	})
+}
+
+func TestActivityOutlivesTheAgent(t *testing.T) {
+	withAgent(t, one(`lifetime { idle_timeout = "1h" }`), func(l *lab, e *Engine, k *keeper) {
+		sleep(30 * time.Minute)
+		used := time.Now()
+		if _, err := e.Touch(context.Background(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		sleep(time.Second)
+		k.stop()
+		l.close(e)
+		e2 := l.open("agent")
+		k2 := l.keep(e2)
+		if v := l.view(e2, "sandbox.a"); v.LastActivity == nil || v.LastActivity.Before(used) {
+			t.Errorf("last activity %v, want %s or later", v.LastActivity, used)
+		}
+		sleep(time.Until(used.Add(time.Hour)) - time.Second)
+		l.phase(e2, "sandbox.a", plan.Running)
+		sleep(2 * time.Second)
+		l.phase(e2, "sandbox.a", plan.Paused)
+		l.end(e2)
+		k2.stop()
+		l.close(e2)
+		*e = *l.open("agent") // for the end of the test
+	})
+}
+
+func TestActivityBetweenTheLookAndTheLockKeepsItAlive(t *testing.T) {
+	var a activity
+	now := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+	clock := func() time.Time { return now }
+	long := now.Add(-time.Hour)
+	if done, idle := a.rest("x", long, now, time.Minute); !idle {
+		t.Fatal("unused for an hour and not idle")
+	} else {
+		begun := make(chan func())
+		go func() { begun <- a.begin(context.Background(), "x", clock) }()
+		select {
+		case <-begun:
+			t.Fatal("a use began while it was put to rest")
+		case <-time.After(20 * time.Millisecond):
+		}
+		done()
+		(<-begun)()
+	}
+	end := a.begin(context.Background(), "x", clock)
+	if _, idle := a.rest("x", long, now.Add(time.Hour), time.Minute); idle {
+		t.Error("idle while in use")
+	}
+	end()
+	if _, idle := a.rest("x", long, now.Add(time.Minute-1), time.Minute); idle {
+		t.Error("idle before its time")
+	}
+	if _, idle := a.rest("x", long, now.Add(time.Minute), time.Minute); !idle {
+		t.Error("not idle at its time")
+	}
+}
+
+const portConfig = `
+  port "echo" {
+    container = 7
+    host      = 4007
+  }
+`
+
+// speak sends a word over a connection and wants it back.
+func speak(t *testing.T, c net.Conn, word string) {
+	t.Helper()
+	if _, err := io.WriteString(c, word); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, len(word))
+	if _, err := io.ReadFull(c, b); err != nil || string(b) != word {
+		t.Fatalf("said %q, heard %q, %v", word, b, err)
+	}
+}
+
+func TestAPausedSandboxAnswersTheFirstConnection(t *testing.T) {
+	withAgent(t, command(`"sim", "serve=7"`, portConfig+`lifetime {
+    idle_timeout     = "5m"
+    resume_on_access = true
+  }`), func(l *lab, e *Engine, k *keeper) {
+		at := netip.MustParseAddrPort("127.0.0.1:4007")
+		sleep(6 * time.Minute)
+		pid := e.current("sandbox.a").Instance.PID
+		l.hold(e, "paused", "idle")
+		c, err := l.world.Connect(at, "tcp")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		speak(t, c, "first")
+		if v := l.phase(e, "sandbox.a", plan.Running); *v.PID != pid {
+			t.Error("it answers with another process")
+		}
+		// Bytes are use; an open connection without any is none.
+		for range 4 {
+			sleep(4 * time.Minute)
+			speak(t, c, "again")
+		}
+		l.phase(e, "sandbox.a", plan.Running)
+		sleep(6 * time.Minute)
+		l.phase(e, "sandbox.a", plan.Paused)
+		// And bytes on a connection that lasted through its rest wake it too.
+		speak(t, c, "once more")
+		sleep(time.Second)
+		l.phase(e, "sandbox.a", plan.Running)
+	})
+}
+
+func TestASuspendedSandboxIsStartedByAConnection(t *testing.T) {
+	withAgent(t, command(`"sim", "append=/log:x", "after=1s", "serve=7"`, portConfig+`lifetime {
+    idle_timeout     = "5m"
+    idle_action      = "suspend"
+    resume_on_access = true
+  }`), func(l *lab, e *Engine, k *keeper) {
+		at := netip.MustParseAddrPort("127.0.0.1:4007")
+		for round := 1; round <= 2; round++ {
+			sleep(6 * time.Minute)
+			v := l.phase(e, "sandbox.a", plan.Stopped)
+			l.hold(e, "suspended", "idle")
+			if v.PID != nil {
+				t.Error("it has a process")
+			}
+			l.condition(e, "Suspended", "True/Suspended")
+			c, err := l.world.Connect(at, "tcp")
+			if err != nil {
+				t.Fatal(err)
+			}
+			speak(t, c, "hello") // though it takes a second to listen
+			c.Close()
+			l.phase(e, "sandbox.a", plan.Running)
+			if text, _ := l.world.LayerFile(l.id(e, "sandbox.a"), "/log"); text != strings.Repeat("x", round+1) {
+				t.Errorf("round %d: its file is %q: not the same files, or not a new process", round, text)
+			}
+		}
+		l.act(e, "stop", "a")
+		sleep(time.Second)
+		if _, err := l.world.Connect(at, "tcp"); err == nil {
+			t.Error("the port is served though an operator stopped it")
+		}
+	})
+}
+
+func TestPortsComeBackAfterAnAgentRestart(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		l := newLab(t, map[string]string{"main.hcl": command(`"sim", "serve=7"`, portConfig+`lifetime { idle_timeout = "5m" }`)})
+		at := netip.MustParseAddrPort("127.0.0.1:4007")
+		e := l.open("agent")
+		k := l.keep(e)
+		l.apply(e, plan.Options{})
+		c, err := l.world.Connect(at, "tcp") // at once: apply has returned
+		if err != nil {
+			t.Fatal(err)
+		}
+		speak(t, c, "hello")
+		c.Close()
+		k.stop()
+		l.close(e)
+		if _, err := l.world.Connect(at, "tcp"); err == nil {
+			t.Fatal("served by nobody, and open")
+		}
+		e = l.open("agent")
+		k = l.keep(e)
+		if c, err = l.world.Connect(at, "tcp"); err != nil {
+			t.Fatal(err)
+		}
+		speak(t, c, "hello")
+		c.Close()
+		l.destroy(e)
+		if _, err := l.world.Connect(at, "tcp"); err == nil {
+			t.Error("the port outlives the sandbox")
+		}
+		k.stop()
+		l.end(e)
+	})
+}
+
+func TestRenewOnAccess(t *testing.T) {
+	withAgent(t, one(`
+  shutdown_time = "2000-01-01T03:00:00Z"
+  lifetime {
+    ttl                = "1h"
+    renew_on_access    = "1h"
+    renew_min_interval = "5m"
+  }`), func(l *lab, e *Engine, k *keeper) {
+		sleep(30 * time.Minute)
+		l.ran(e, "sim", "exit=0")
+		sleep(0)
+		first := time.Now().Add(time.Hour)
+		if v := l.view(e, "sandbox.a"); !v.ExpiresAt.Equal(first) {
+			t.Errorf("expires at %s, want %s", v.ExpiresAt, first)
+		}
+		sleep(4 * time.Minute)
+		l.ran(e, "sim", "exit=0") // too soon for another renewal
+		sleep(0)
+		if v := l.view(e, "sandbox.a"); !v.ExpiresAt.Equal(first) {
+			t.Errorf("renewed again after 4 minutes: %s", v.ExpiresAt)
+		}
+		for range 4 {
+			sleep(30 * time.Minute)
+			l.ran(e, "sim", "exit=0")
+			sleep(0)
+		}
+		end := time.Date(2000, 1, 1, 3, 0, 0, 0, time.UTC)
+		if v := l.view(e, "sandbox.a"); !v.ExpiresAt.Equal(end) {
+			t.Errorf("expires at %s, want its shutdown_time %s", v.ExpiresAt, end)
+		}
+		l.nothingToDo(e)
+		sleep(time.Until(end))
+		l.phase(e, "sandbox.a", plan.Stopped)
+	})
+}
+
+func TestExpiryByPause(t *testing.T) {
+	withAgent(t, one(`
+  shutdown_time   = "2000-01-01T01:00:00Z"
+  shutdown_policy = "pause"`), func(l *lab, e *Engine, k *keeper) {
+		ctx := context.Background()
+		end := time.Date(2000, 1, 1, 1, 0, 0, 0, time.UTC)
+		pid := *l.view(e, "sandbox.a").PID
+		sleep(time.Until(end))
+		v := l.phase(e, "sandbox.a", plan.Paused)
+		l.hold(e, "paused", "expiry")
+		l.condition(e, "Expired", "True/ShutdownTime")
+		l.condition(e, "Paused", "True/ByExpiry")
+		if v.EndedAt == nil || !v.EndedAt.Equal(end) || v.ExpiresAt != nil {
+			t.Errorf("ended at %v, expires at %v", v.EndedAt, v.ExpiresAt)
+		}
+		l.nothingToDo(e)
+		sleep(time.Hour)
+		l.phase(e, "sandbox.a", plan.Paused)
+
+		_, err := e.Act(ctx, ActRequest{Verb: "resume", Address: "a"})
+		l.refused(err, Conflict, "-timeout")
+		l.phase(e, "sandbox.a", plan.Paused)
+		d := config.Duration(20 * time.Minute)
+		if _, err := e.Act(ctx, ActRequest{Verb: "resume", Address: "a", Timeout: &d}); err != nil {
+			t.Fatal(err)
+		}
+		v = l.phase(e, "sandbox.a", plan.Running)
+		l.hold(e, "", "")
+		l.condition(e, "Expired", "False/NotExpired")
+		if *v.PID != pid || v.ExpiresAt == nil || time.Until(*v.ExpiresAt) != 20*time.Minute {
+			t.Errorf("pid %d, expires at %v", *v.PID, v.ExpiresAt)
+		}
+		l.nothingToDo(e)
+		sleep(20 * time.Minute)
+		l.phase(e, "sandbox.a", plan.Paused)
+		l.condition(e, "Expired", "True/TTLExpiry")
+	})
+}
+
+func TestALaterDeadlineInTheFilesEndsAnExpiryByPause(t *testing.T) {
+	with := func(at string) string {
+		return one("shutdown_time = \"" + at + "\"\n shutdown_policy = \"pause\"")
+	}
+	withAgent(t, with("2000-01-01T01:00:00Z"), func(l *lab, e *Engine, k *keeper) {
+		pid := *l.view(e, "sandbox.a").PID
+		sleep(2 * time.Hour)
+		l.hold(e, "paused", "expiry")
+		l.main(with("2000-01-02T00:00:00Z"))
+		l.apply(e, plan.Options{})
+		sleep(time.Second)
+		if v := l.phase(e, "sandbox.a", plan.Running); *v.PID != pid {
+			t.Error("not the same process")
+		}
+		l.hold(e, "", "")
+		l.condition(e, "Expired", "False/NotExpired")
+		l.nothingToDo(e)
+	})
+}
+
+func TestExpiryByPauseKeepsAnOperatorsHold(t *testing.T) {
+	withAgent(t, one(`
+  shutdown_policy = "pause"
+  lifetime { ttl = "1h" }`), func(l *lab, e *Engine, k *keeper) {
+		l.act(e, "pause", "a")
+		sleep(2 * time.Hour)
+		l.phase(e, "sandbox.a", plan.Paused)
+		l.hold(e, "paused", "operator")
+		l.condition(e, "Expired", "True/TTLExpiry")
+		l.act(e, "resume", "a")
+		v := l.phase(e, "sandbox.a", plan.Running)
+		if v.ExpiresAt == nil || time.Until(*v.ExpiresAt) != time.Hour {
+			t.Errorf("expires at %v, want a new ttl from now", v.ExpiresAt)
+		}
+	})
+}
+
+func TestAccessResumesAfterExpiryByPause(t *testing.T) {
+	withAgent(t, one(`
+  shutdown_policy = "pause"
+  lifetime {
+    ttl              = "1h"
+    resume_on_access = true
+  }`), func(l *lab, e *Engine, k *keeper) {
+		sleep(2 * time.Hour)
+		l.hold(e, "paused", "expiry")
+		l.ran(e, "sim", "exit=0")
+		v := l.phase(e, "sandbox.a", plan.Running)
+		if v.ExpiresAt == nil || time.Until(*v.ExpiresAt) != time.Hour {
+			t.Errorf("expires at %v, want a ttl from now", v.ExpiresAt)
+		}
+	})
+}
+
+func TestClockRunsOnlyWhileTheSandboxDoes(t *testing.T) {
+	withAgent(t, one(`lifetime {
+    ttl   = "1h"
+    clock = "running"
+  }`), func(l *lab, e *Engine, k *keeper) {
+		end := *l.view(e, "sandbox.a").ExpiresAt
+		sleep(30 * time.Minute)
+		l.act(e, "pause", "a")
+		v := l.view(e, "sandbox.a")
+		if v.ExpiresAt != nil || v.EndedAt == nil || !v.EndedAt.Equal(end) {
+			t.Errorf("paused: expires at %v, ended at %v, want none and %s", v.ExpiresAt, v.EndedAt, end)
+		}
+		sleep(5 * time.Hour)
+		l.phase(e, "sandbox.a", plan.Paused)
+		l.act(e, "resume", "a")
+		v = l.phase(e, "sandbox.a", plan.Running)
+		if v.ExpiresAt == nil || time.Until(*v.ExpiresAt) != time.Hour || v.EndedAt != nil {
+			t.Errorf("resumed: expires at %v, ended at %v", v.ExpiresAt, v.EndedAt)
+		}
+		l.nothingToDo(e)
+	})
+}
+
+func TestRestartPolicy(t *testing.T) {
+	withAgent(t, command(`"sim", "append=/log:x", "after=1m", "exit=3"`, `restart {
+    mode         = "on-failure"
+    max_attempts = 3
+    backoff_min  = "10s"
+    backoff_max  = "20s"
+  }`), func(l *lab, e *Engine, k *keeper) {
+		sleep(10 * time.Minute)
+		v := l.phase(e, "sandbox.a", plan.Failed)
+		if text, _ := l.world.LayerFile(*v.InstanceID, "/log"); text != "xxxx" {
+			t.Errorf("ran %q, want once and three restarts", text)
+		}
+		l.condition(e, "Ready", "False/Failed")
+		if r := e.current("sandbox.a").Instance.FailReason; !strings.Contains(r, "restarts used up") {
+			t.Errorf("failed for %q", r)
+		}
+		// The agent leaves it alone; a user's apply makes it again, with a new series.
+		id := *v.InstanceID
+		sleep(time.Hour)
+		l.phase(e, "sandbox.a", plan.Failed)
+		if p := l.plan(e); !slices.ContainsFunc(p.Plan.Changes, func(c plan.Change) bool { return c.Action == plan.ActRecreate }) {
+			t.Errorf("plan %+v, want a recreate", p.Plan.Changes)
+		}
+		l.apply(e, plan.Options{})
+		if v := l.phase(e, "sandbox.a", plan.Running); *v.InstanceID == id {
+			t.Error("the same instance")
+		}
+		sleep(90 * time.Second)
+		l.phase(e, "sandbox.a", plan.Running) // restarted
+	})
+}
+
+func TestRestartBackoffAndSuccess(t *testing.T) {
+	withAgent(t, command(`"sim", "append=/log:x", "exit=0"`, `restart { mode = "on-failure" }`), func(l *lab, e *Engine, k *keeper) {
+		sleep(time.Hour)
+		l.phase(e, "sandbox.a", plan.Stopped)
+		l.condition(e, "Finished", "True/Succeeded")
+	})
+	withAgent(t, command(`"sim", "append=/log:x", "exit=0"`, `restart {
+    mode        = "always"
+    backoff_min = "1m"
+    backoff_max = "1m"
+  }`), func(l *lab, e *Engine, k *keeper) {
+		sleep(10 * time.Minute)
+		text, _ := l.world.LayerFile(l.id(e, "sandbox.a"), "/log")
+		if n := len(text); n < 10 || n > 22 { // every 30 to 60 s
+			t.Errorf("ran %d times in ten minutes", n)
+		}
+		_, before := k.looks()
+		sleep(10 * time.Minute)
+		if _, now := k.looks(); now-before > 120 {
+			t.Errorf("%d looks in ten minutes", now-before)
+		}
+	})
+}
+
+func TestWarningBeforeTheDeadline(t *testing.T) {
+	withAgent(t, one(`lifetime { ttl = "1h" }`), func(l *lab, e *Engine, k *keeper) {
+		warned := func() (n int) {
+			for _, ev := range l.events(e, "sandbox.a") {
+				if strings.HasPrefix(ev, "expiring/") {
+					n++
+				}
+			}
+			return n
+		}
+		end := *l.view(e, "sandbox.a").ExpiresAt
+		sleep(time.Until(end.Add(-15*time.Minute)) - time.Second)
+		if warned() != 0 {
+			t.Error("warned too early")
+		}
+		sleep(2 * time.Second)
+		if warned() != 1 {
+			t.Errorf("%d warnings 15 minutes before, want 1", warned())
+		}
+		l.nothingToDo(e)
+		sleep(10 * time.Minute)
+		if warned() != 1 {
+			t.Errorf("warned %d times of one deadline", warned())
+		}
+		in := config.Duration(time.Hour)
+		if _, err := e.Renew(context.Background(), RenewRequest{Address: "a", In: &in}); err != nil {
+			t.Fatal(err)
+		}
+		sleep(46 * time.Minute)
+		if warned() != 2 {
+			t.Errorf("%d warnings after a renewal, want one more", warned())
+		}
+	})
+}
+
+func TestHealthDrivesReady(t *testing.T) {
+	withAgent(t, command(`"sim", "after=30s", "serve=80", "after=10m", "write=/x:y"`, `health {
+    tcp      = 80
+    interval = "5s"
+    retries  = 2
+  }`), func(l *lab, e *Engine, k *keeper) {
+		l.condition(e, "Ready", "False/Starting")
+		sleep(20 * time.Second)
+		l.condition(e, "Ready", "False/Degraded")
+		sleep(20 * time.Second)
+		l.condition(e, "Ready", "True/Running")
+		l.act(e, "pause", "a")
+		l.condition(e, "Ready", "False/Paused")
+		l.act(e, "resume", "a")
+		l.condition(e, "Ready", "True/Running")
+		k.stop()
+		l.condition(e, "Ready", "True/Running") // what the last look knew
+	})
+}
+
+func TestAttachEndsWithTheProcess(t *testing.T) {
+	withAgent(t, command(`"sim", "after=1m", "exit=7"`, ""), func(l *lab, e *Engine, k *keeper) {
+		s, err := e.Attach(context.Background(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := waitFor(s)
+		sleep(2 * time.Minute)
+		if w := <-w; w.err != nil || w.code != 7 {
+			t.Errorf("attached process ended with %d, %v", w.code, w.err)
+		}
+		_, err = e.Attach(context.Background(), "a")
+		l.refused(err, Conflict, "is stopped, cannot attach")
+		l.act(e, "start", "a")
+		if s, err = e.Attach(context.Background(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		w = waitFor(s)
+		l.act(e, "pause", "a")
+		sleep(0)
+		select {
+		case w := <-w:
+			l.refused(w.err, Conflict, "was paused")
+		default:
+			t.Error("attached to a frozen process")
+		}
+		if a := e.activity.read("sandbox.a"); a.Busy {
+			t.Error("it counts as used though nobody is attached")
+		}
+	})
+}
+
+func TestEventsAreFollowed(t *testing.T) {
+	withAgent(t, one(""), func(l *lab, e *Engine, k *keeper) {
+		ctx := context.Background()
+		all, err := e.Events(ctx, EventsRequest{Address: "a"})
+		if err != nil || len(all.Events) == 0 || all.Next == 0 {
+			t.Fatalf("%+v, %v", all, err)
+		}
+		for i, ev := range all.Events {
+			if i > 0 && ev.Seq <= all.Events[i-1].Seq {
+				t.Errorf("event %d has seq %d after %d", i, ev.Seq, all.Events[i-1].Seq)
+			}
+		}
+		next := make(chan *EventsResult, 1)
+		go func() {
+			res, err := e.Events(ctx, EventsRequest{Address: "a", After: all.Next, Wait: time.Minute})
+			if err != nil {
+				t.Error(err)
+			}
+			next <- res
+		}()
+		synctest.Wait()
+		select {
+		case r := <-next:
+			t.Fatalf("did not wait: %+v", r)
+		default:
+		}
+		l.act(e, "pause", "a")
+		if r := <-next; len(r.Events) == 0 || r.Events[0].Type != "held" {
+			t.Errorf("events %+v", r.Events)
+		}
+		begun := time.Now()
+		r, err := e.Events(ctx, EventsRequest{Types: []string{"nothing"}, After: all.Next, Wait: 10 * time.Second})
+		if err != nil || len(r.Events) != 0 || time.Since(begun) != 10*time.Second {
+			t.Errorf("%+v, %v after %s", r, err, time.Since(begun))
+		}
+	})
+}
+
+// TestTwoHundredVerbsAtOnce: whatever wins, each verb is done or refused with
+// words, no two overlap, and the end is one that the verbs done lead to.
+func TestTwoHundredVerbsAtOnce(t *testing.T) {
+	withAgent(t, one(""), func(l *lab, e *Engine, k *keeper) {
+		l.world.Delay("pause", 3*time.Millisecond)
+		l.world.Delay("stop", 5*time.Millisecond)
+		verbs := []string{"pause", "resume", "stop", "start"}
+		var mu sync.Mutex
+		done := map[string]int{}
+		var all sync.WaitGroup
+		for i := range 200 {
+			all.Go(func() {
+				time.Sleep(time.Duration(i) * time.Millisecond / 4)
+				_, err := e.Act(context.Background(), ActRequest{Verb: verbs[i%4], Address: "a"})
+				mu.Lock()
+				defer mu.Unlock()
+				if err == nil {
+					done[verbs[i%4]]++
+					return
+				}
+				if x, ok := err.(*Error); !ok || x.Kind != Conflict ||
+					!strings.Contains(x.Message, "operation in progress") && !strings.Contains(x.Message, "invalid state transition") {
+					t.Errorf("%s: %v", verbs[i%4], err)
+				}
+			})
+		}
+		all.Wait()
+		sleep(time.Second)
+		// Every step of the history is a legal transition from the one before.
+		phase := plan.Running
+		events, err := e.Events(context.Background(), EventsRequest{Address: "a", Types: []string{"pause", "resume", "stop", "start"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		legal := map[string]plan.Phase{"pause": plan.Running, "resume": plan.Paused, "stop": plan.Running, "start": plan.Stopped}
+		to := map[string]plan.Phase{"pause": plan.Paused, "resume": plan.Running, "stop": plan.Stopped, "start": plan.Running}
+		seen := map[string]int{}
+		for i, ev := range events.Events {
+			if i > 0 { // the first start is the apply's
+				if phase != legal[ev.Type] {
+					t.Errorf("event %d: %s from %s", i, ev.Type, phase)
+				}
+				seen[ev.Type]++
+			}
+			phase = to[ev.Type]
+		}
+		l.phase(e, "sandbox.a", phase)
+		for _, v := range verbs {
+			if done[v] != seen[v] {
+				t.Errorf("%s: %d were told that it is done, the history has %d", v, done[v], seen[v])
+			}
+		}
+		if len(events.Events) < 4 {
+			t.Errorf("only %d steps happened", len(events.Events))
+		}
+		l.nothingToDo(e)
+	})
+}
+
+func TestCopyWakesAndCounts(t *testing.T) {
+	withAgent(t, one(`lifetime {
+    idle_timeout     = "5m"
+    resume_on_access = true
+  }`), func(l *lab, e *Engine, k *keeper) {
+		sleep(6 * time.Minute)
+		l.hold(e, "paused", "idle")
+		err := e.copy(context.Background(), CopyRequest{Address: "a", Path: "/log", Archive: l.null()}, func(id string) error {
+			l.phase(e, "sandbox.a", plan.Running)
+			sleep(10 * time.Minute)
+			l.phase(e, "sandbox.a", plan.Running) // a copy that goes on is use
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sleep(6 * time.Minute)
+		l.phase(e, "sandbox.a", plan.Paused)
+	})
+}
