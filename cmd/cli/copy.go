@@ -471,7 +471,14 @@ func (c *copying) placed(ctx context.Context, p *packing, src string, dst place)
 		}
 	case !isKind(err, reconcile.NotFound):
 		return "", "", err
-	case !isDir && slash:
+	default:
+		// The path, or all of the sandbox, is not there.
+		if _, err := c.service.List(ctx, dst.sandbox); err != nil {
+			return "", "", err
+		}
+		if isDir || !slash {
+			break
+		}
 		return "", "", failure(fmt.Sprintf("there is no directory %s in %s", dst.path, dst.sandbox), "Make it first, or leave the / at its end out.")
 	}
 	return path.Dir(probe.path), path.Base(probe.path), nil
