@@ -107,7 +107,8 @@ func (h *Host) Exec(ctx context.Context, id string, e runtime.Exec) (runtime.Exe
 	wr.Close()
 	run := &execProcess{process: process}
 	if e.TTY {
-		if run.console, err = utils.RecvFile(console); err != nil {
+		process.ConsoleSocket.Close() // or a sender that dies would not be noticed
+		if run.console, err = h.receiveConsole(ctx, console); err != nil {
 			run.abandon()
 			return nil, fmt.Errorf("exec in instance %s: no terminal came: %w", id, err)
 		}
@@ -208,6 +209,33 @@ func connect(e runtime.Exec, process *libcontainer.Process) (console *os.File, d
 	}
 	process.Stdin, process.Stdout, process.Stderr = or(e.Stdin), or(e.Stdout), or(e.Stderr)
 	return nil, func() { null.Close() }, nil
+}
+
+// receiveConsole waits for the terminal that a process of ours, but in the sandbox,
+// sends on its way to the command.
+func (h *Host) receiveConsole(ctx context.Context, socket *os.File) (*os.File, error) {
+	bound := unix.NsecToTimeval(int64(h.enterBound))
+	if err := unix.SetsockoptTimeval(int(socket.Fd()), unix.SOL_SOCKET, unix.SO_RCVTIMEO, &bound); err != nil {
+		return nil, os.NewSyscallError("setsockopt", err)
+	}
+	over := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(over)
+		unix.Shutdown(int(socket.Fd()), unix.SHUT_RD) // ends the wait
+	})
+	f, err := utils.RecvFile(socket)
+	if !stop() {
+		<-over // the socket's number may be another file's soon
+	}
+	switch {
+	case err == nil:
+		return f, nil
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case errors.Is(err, unix.EAGAIN):
+		return nil, fmt.Errorf("nothing within %s: %w", h.enterBound, runtime.ErrBusy)
+	}
+	return nil, err
 }
 
 func readVerdict(ctx context.Context, rd *os.File) (string, error) {

@@ -31,9 +31,16 @@ func (r *rootDir) Close() error { return r.f.Close() }
 
 func (r *rootDir) open(path string, flags int) (*os.File, error) {
 	how := &unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC), Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
-	for {
-		fd, err := unix.Openat2(int(r.f.Fd()), path, how)
-		if err == unix.EINTR || err == unix.EAGAIN {
+	return openBelow(r.f, path, how)
+}
+
+// openBelow is openat2. The kernel gives up (EAGAIN) where directories are renamed
+// while it goes through them: that is tried again, but not for as long as a workload
+// likes.
+func openBelow(dir *os.File, path string, how *unix.OpenHow) (*os.File, error) {
+	for try := 0; ; try++ {
+		fd, err := unix.Openat2(int(dir.Fd()), path, how)
+		if (err == unix.EINTR || err == unix.EAGAIN) && try < 1000 {
 			continue
 		}
 		if err != nil {
