@@ -64,7 +64,7 @@ func lookedAt(rec *Sandbox, seen Seen, present bool) Status {
 		case end.OOM && (end.Signal == sigkill || end.ExitCode == 128+sigkill):
 			st.StoppedBy, end.Reason = ByOOM, "oom"
 		case end.Signal == sigkill, end.Outside != 0:
-			st.StoppedBy, end.Reason = ByKilled, "killed"
+			st.StoppedBy, end.Reason = killed(rec)
 		case end.Signal != 0:
 			st.StoppedBy, end.Reason = ByExit, "signalled"
 		default:
@@ -78,6 +78,20 @@ func lookedAt(rec *Sandbox, seen Seen, present bool) Status {
 		st.Phase, st.StoppedBy, st.Outcome = Lost, "", nil
 	}
 	return st
+}
+
+// killed says what a signal from outside was for. A sandbox that is to have no
+// process, by its record, is just being stopped.
+func killed(rec *Sandbox) (stoppedBy, reason string) {
+	switch mode, ended := EffectiveMode(rec); {
+	case ended:
+		return ByExpiry, EndReason(rec.Expired.Reason)
+	case mode != "suspended":
+		return ByKilled, "killed"
+	case rec.Hold != nil && rec.Hold.By == "operator":
+		return ByStop, "stopped"
+	}
+	return BySuspend, "suspended"
 }
 
 // ownEnd reports whether the process ended by itself: no drift, and nothing is
