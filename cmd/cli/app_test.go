@@ -211,6 +211,17 @@ func invoke(t *testing.T, e *engine, args ...string) ran { return invokeAs(t, e,
 
 func invokeAs(t *testing.T, e *engine, euid int, args ...string) ran {
 	t.Helper()
+	return invokeBy(t, e, euid, nil, args...)
+}
+
+// invokeWith gives the command this standard input.
+func invokeWith(t *testing.T, e *engine, in *os.File, args ...string) ran {
+	t.Helper()
+	return invokeBy(t, e, 0, in, args...)
+}
+
+func invokeBy(t *testing.T, e *engine, euid int, in *os.File, args ...string) ran {
+	t.Helper()
 	file := func(name string) *os.File {
 		f, err := os.Create(filepath.Join(t.TempDir(), name))
 		if err != nil {
@@ -235,6 +246,9 @@ func invokeAs(t *testing.T, e *engine, euid int, args ...string) ran {
 			o.Ready()
 			return e.err
 		},
+	}
+	if in != nil {
+		app.In = in
 	}
 	run := []string{"pinfold", "-host-config", filepath.Join(t.TempDir(), "none.hcl")}
 	r.code = app.Run(append(run, args...))

@@ -275,7 +275,10 @@ func (u *unpacking) fifo(name string, mode fs.FileMode) error {
 		return err
 	}
 	defer dir.Close()
-	return unix.Mknodat(int(dir.Fd()), path.Base(name), unix.S_IFIFO|uint32(mode.Perm()), 0)
+	if err := unix.Mknodat(int(dir.Fd()), path.Base(name), unix.S_IFIFO|0o600, 0); err != nil {
+		return err
+	}
+	return u.root.Chmod(name, mode)
 }
 
 // dress gives what was made its owner and time.

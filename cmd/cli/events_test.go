@@ -146,9 +146,13 @@ func TestFollowFromNow(t *testing.T) {
 			}
 			self(t, syscall.SIGTERM)
 		}
-		return &reconcile.EventsResult{Events: []reconcile.Event{{Seq: 4 + uint64(asked), Type: "start", Address: "sandbox.py"}}, Next: 5}, nil
+		res := &reconcile.EventsResult{Next: 5}
+		if asked <= 2 {
+			res.Events = []reconcile.Event{{Seq: 4 + uint64(asked), Type: "start", Address: "sandbox.py"}}
+		}
+		return res, nil
 	}
-	if r := invoke(t, e, "events", "-f", "-json", "-last=0"); r.code != exitInterrupted || strings.Contains(r.out, `"seq":5`) {
+	if r := invoke(t, e, "events", "-f", "-json", "-last=0"); r.code != exitInterrupted || strings.Contains(r.out, `"seq":5,`) || !strings.Contains(r.out, `"seq":6,`) {
 		t.Errorf("exit %d\n%s%s", r.code, r.out, r.err)
 	}
 }
