@@ -46,7 +46,7 @@ test-race: deps $(PINIT) $(STARTER)
 bench: build
 	@sh ./testdata/deps.sh runc=runc
 	$(GOBUILD) -o bin/bench/bench ./testdata/bench
-	@for part in plan create apply; do ./bin/bench/bench -pinfold ./bin/pinfold -only $$part || exit 1; done
+	@for part in plan create apply lifecycle; do ./bin/bench/bench -pinfold ./bin/pinfold -only $$part || exit 1; done
 
 # Fuzzes the language for a while; FUZZTIME=10m for a long one.
 FUZZTIME ?= 30s

@@ -44,7 +44,12 @@ func benchApply(ctx context.Context, pinfold string, n int) (err error) {
 	if err := os.WriteFile(filepath.Join(conf, "main.hcl"), fmt.Appendf(nil, applyConfig, n), 0o644); err != nil {
 		return err
 	}
-	env := []string{"PINFOLD_STATE_DIR=" + filepath.Join(dir, "state"), "PINFOLD_RUN_DIR=" + filepath.Join(dir, "run")}
+	run, err := os.MkdirTemp("/run", "pinfold-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(run)
+	env := []string{"PINFOLD_STATE_DIR=" + filepath.Join(dir, "state"), "PINFOLD_RUN_DIR=" + run}
 	do := func(args ...string) (time.Duration, int64, error) { return command(ctx, conf, env, pinfold, args...) }
 	destroyed := false
 	defer func() {
@@ -58,7 +63,7 @@ func benchApply(ctx context.Context, pinfold string, n int) (err error) {
 	}
 	row(fmt.Sprintf("apply of %d sandboxes (real host)", n), ms(took), fmt.Sprintf("%.1f a second", float64(n)/took.Seconds()))
 	row("  peak memory of apply", mb(rss), "")
-	loop, err := runcLoop(ctx, dir, n)
+	loop, err := runcLoop(ctx, dir, run, n)
 	if err != nil {
 		return err
 	}
@@ -72,7 +77,7 @@ func benchApply(ctx context.Context, pinfold string, n int) (err error) {
 		plans = append(plans, took)
 	}
 	row(fmt.Sprintf("plan of those %d, nothing to do, whole command", n), ms(quantile(plans, .5)), "")
-	if err := benchAgent(ctx, pinfold, conf, env, dir, n); err != nil {
+	if err := benchAgent(ctx, pinfold, conf, env, dir, run, n); err != nil {
 		return err
 	}
 	if took, rss, err = do("destroy", "-auto-approve"); err != nil {
@@ -83,12 +88,12 @@ func benchApply(ctx context.Context, pinfold string, n int) (err error) {
 	return nil
 }
 
-func runcLoop(ctx context.Context, dir string, n int) (time.Duration, error) {
+func runcLoop(ctx context.Context, dir, run string, n int) (time.Duration, error) {
 	bundle, err := plainBundle(dir)
 	if err != nil {
 		return 0, err
 	}
-	root := filepath.Join(dir, "runc")
+	root := filepath.Join(run, "runc")
 	begun := time.Now()
 	for i := range n {
 		if _, err := runcRun(ctx, bundle, root, fmt.Sprintf("loop%d", i)); err != nil {
@@ -104,7 +109,7 @@ func runcLoop(ctx context.Context, dir string, n int) (time.Duration, error) {
 
 // benchAgent starts an agent over what was applied and reads its memory and CPU
 // while nothing happens.
-func benchAgent(ctx context.Context, pinfold, conf string, env []string, dir string, n int) error {
+func benchAgent(ctx context.Context, pinfold, conf string, env []string, dir, run string, n int) error {
 	c := exec.CommandContext(ctx, pinfold, "agent")
 	c.Dir, c.Env = conf, append(os.Environ(), env...)
 	log, err := os.Create(filepath.Join(dir, "agent.log"))
@@ -121,7 +126,7 @@ func benchAgent(ctx context.Context, pinfold, conf string, env []string, dir str
 		_ = c.Process.Signal(syscall.SIGTERM)
 		_ = c.Wait()
 	}()
-	sock := filepath.Join(dir, "run", "agent.sock")
+	sock := filepath.Join(run, "agent.sock")
 	for {
 		if _, err := os.Stat(sock); err == nil {
 			break
