@@ -55,6 +55,7 @@ func run(m *testing.M) int {
 var shows = map[string]func(*example){
 	"deadline":   showDeadline,
 	"farm":       showFarm,
+	"lifecycle":  showLifecycle,
 	"quickstart": showQuickstart,
 	"service":    showService,
 }
@@ -140,6 +141,53 @@ func showFarm(e *example) {
 	}
 	if list := e.list(); len(list) != 2 || list[1].Name != `sandbox.worker["third"]` {
 		e.t.Errorf("workers now: %+v", list)
+	}
+}
+
+// showLifecycle lets sandboxes rest, wakes them, and lets one fail.
+func showLifecycle(e *example) {
+	e.agent()
+	e.ok("apply", "-auto-approve", "-var", "idle=1s")
+	e.ok("wait", "-for=Paused", "-timeout", bound.String(), "shell")
+	before := e.sandbox("sandbox.shell")
+	e.ok("wait", "-for=Suspended", "-timeout", bound.String(), "site")
+	if s := e.sandbox("sandbox.site"); s.PID != 0 {
+		e.t.Errorf("sandbox.site rests with a process: %+v", s)
+	}
+	e.exits(0, "plan", "-detailed-exitcode", "-var", "idle=1s")
+
+	// Whoever comes wakes them: the same process, and a fresh one.
+	e.ok("exec", "shell", "touch", "/here")
+	if s := e.sandbox("sandbox.shell"); s.PID != before.PID || s.Instance != before.Instance {
+		e.t.Errorf("exec woke another process: %+v, before %+v", s, before)
+	}
+	url := strings.TrimSpace(e.ok("output", "-raw", "url"))
+	res, err := (&http.Client{Timeout: bound}).Get(url)
+	if err != nil {
+		e.t.Fatalf("the first connection to what rests: %v", err)
+	}
+	defer res.Body.Close()
+	if body, err := io.ReadAll(res.Body); err != nil || string(body) != "awake\n" {
+		e.t.Errorf("the site says %q, %v", body, err)
+	}
+
+	// A deadline that passes freezes it, and the next who comes goes on.
+	e.ok("apply", "-auto-approve", "-var", "idle=never", "-var", "ttl=1s")
+	e.ok("wait", "-for=Expired", "-timeout", bound.String(), "shell")
+	e.ok("wait", "-for=Paused", "-timeout", bound.String(), "shell")
+	e.ok("exec", "shell", "test", "-e", "/here")
+	if s := e.sandbox("sandbox.shell"); s.PID != before.PID || s.ExpiresAt == nil || time.Until(*s.ExpiresAt) < 50*time.Minute {
+		e.t.Errorf("after it woke: %+v", s)
+	}
+
+	// A failure is followed by a start on the same files.
+	e.ok("exec", "worker", "touch", "/fail")
+	e.until("a second run of the worker", func() (bool, string) {
+		out, code := e.pinfold("exec", "worker", "cat", "/journal")
+		return code == 0 && out == "began\nbegan\n", out
+	})
+	if out := e.ok("history", "worker"); !strings.Contains(out, "exit (exit code 1)") || !strings.Contains(out, "Restarts:  1") {
+		e.t.Errorf("history tells of the worker:\n%s", out)
 	}
 }
 

@@ -143,7 +143,7 @@ func (s *Screen) Describe(d *reconcile.Description, agent bool, now time.Time) {
 		}
 		again.add("Policy", d.Spec.Restart.Mode)
 		again.add("In a row", text)
-		if x.Phase != plan.Running && !d.Restarts.NextAt.IsZero() {
+		if x.Phase == plan.Stopped && !d.Restarts.NextAt.IsZero() {
 			again.add("Next", instant(d.Restarts.NextAt, now))
 		}
 	}

@@ -1,0 +1,66 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// The examples of the pages that explain how it is used are valid as they stand,
+// and written as fmt writes them.
+func TestPagesHaveValidExamples(t *testing.T) {
+	fenced := regexp.MustCompile("(?s)```hcl\n(.*?)```")
+	for page, least := range map[string]int{"lifecycle.md": 5, "start.md": 1, "agent.md": 0} {
+		text, err := os.ReadFile(filepath.Join("../../docs", page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		examples := fenced.FindAllStringSubmatch(string(text), -1)
+		if len(examples) < least {
+			t.Errorf("%s has %d examples", page, len(examples))
+		}
+		for _, example := range examples {
+			t.Run(page, func(t *testing.T) {
+				t.Chdir(t.TempDir())
+				files := map[string]string{"main.hcl": example[1]}
+				if !strings.Contains(example[1], "image \"base\"") {
+					files["image.hcl"] = "image \"base\" {\n  source = \"host\"\n}\n"
+				}
+				for name, text := range files {
+					if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for _, args := range [][]string{{"validate"}, {"fmt", "-check", "-diff"}} {
+					if r := invoke(t, &engine{}, args...); r.code != 0 {
+						t.Errorf("%v: exit %d\n%s%s\n%s", args, r.code, r.out, r.err, example[1])
+					}
+				}
+			})
+		}
+	}
+}
+
+// Commands that the pages and the README show exist, and what they say is not there
+// is not there.
+func TestPagesNameCommands(t *testing.T) {
+	root := (&run{App: New()}).root()
+	shown := regexp.MustCompile("(?m)(?:^    \\$ (?:sudo )?|`)pinfold ([a-z]+)")
+	for _, page := range []string{"docs/lifecycle.md", "docs/start.md", "docs/agent.md", "README.md"} {
+		text, err := os.ReadFile(filepath.Join("../..", page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := shown.FindAllStringSubmatch(string(text), -1)
+		if len(found) == 0 {
+			t.Errorf("%s shows no command", page)
+		}
+		for _, m := range found {
+			if root.Command(m[1]) == nil {
+				t.Errorf("%s shows pinfold %s, which does not exist", page, m[1])
+			}
+		}
+	}
+}
