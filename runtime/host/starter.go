@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -92,6 +93,7 @@ func (s *starters) get(ctx context.Context, st *stage) (*starter.Client, error) 
 			return nil, err
 		}
 		s.program = f
+		dropPages(starterProgram)
 	}
 	if s.client == nil {
 		lock, err := s.lock(ctx, unix.LOCK_SH)
@@ -109,6 +111,17 @@ func (s *starters) get(ctx context.Context, st *stage) (*starter.Client, error) 
 	}
 	s.users++
 	return s.client, nil
+}
+
+// dropPages takes pages of an embedded file out of this process's memory. They are
+// part of the program's own file and come back when they are read.
+func dropPages(b []byte) {
+	const page = 4096
+	start := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
+	first := (page - start%page) % page
+	if whole := (uintptr(len(b)) - first) / page * page; uintptr(len(b)) > first && whole > 0 {
+		_ = unix.Madvise(b[first:first+whole], unix.MADV_DONTNEED) // no more than advice
+	}
 }
 
 func (s *starters) put() {
