@@ -1,11 +1,6 @@
 package plan
 
-import (
-	"maps"
-	"slices"
-
-	"pinfold/config"
-)
+import "pinfold/config"
 
 // Adopt is what a change that carries After does to the record, beside what its
 // action does to the host: the declared spec becomes the recorded one, its
@@ -61,15 +56,4 @@ func (h *Hold) without(by string) *Hold {
 		h = h.Under
 	}
 	return h
-}
-
-// Follow takes over what an unchanged declaration may say differently without
-// being a change: where its values stand in the files, and what it refers to. It
-// reports whether the record is another one now.
-func Follow(rec *Sandbox, r *config.Resource[config.Sandbox]) bool {
-	if slices.Equal(rec.DependsOn, r.DependsOn) && maps.Equal(rec.Sources, r.Sources) {
-		return false
-	}
-	rec.DependsOn, rec.Sources = r.DependsOn, r.Sources
-	return true
 }

@@ -14,10 +14,6 @@ const (
 	Refused                // cannot be had on an existing sandbox
 )
 
-func (c Class) String() string {
-	return [...]string{"unclassed", "in place", "restart", "replace", "refused"}[c]
-}
-
 // classes gives each attribute its class: by top-level name, or by two levels
 // where a block's attributes differ. A claim's attributes are two levels below
 // its block, under the claim's name: see ClassOf.

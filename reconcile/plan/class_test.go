@@ -30,6 +30,8 @@ func paths(t reflect.Type, prefix string) []string {
 	return out
 }
 
+var classWords = map[Class]string{Unclassed: "unclassed", InPlace: "in place", Restart: "restart", Replace: "replace", Refused: "refused"}
+
 // A new attribute without a class fails here.
 func TestEveryAttributeHasAClass(t *testing.T) {
 	all := map[string]bool{}
@@ -65,7 +67,7 @@ func TestClassOf(t *testing.T) {
 	} {
 		for p := range strings.FieldsSeq(list) {
 			if got := ClassOf(p); got != want {
-				t.Errorf("%s is %s, want %s", p, got, want)
+				t.Errorf("%s is %s, want %s", p, classWords[got], classWords[want])
 			}
 		}
 	}
@@ -144,7 +146,7 @@ func TestEveryFieldIsCompared(t *testing.T) {
 			return
 		}
 		if want := max(ClassOf(path), ClassOf(ds[0].Path)); ds[0].class != want {
-			t.Errorf("a change of %s costs %s, want %s", path, ds[0].class, want)
+			t.Errorf("a change of %s costs %s, want %s", path, classWords[ds[0].class], classWords[want])
 		}
 	})
 	if n < 25 {

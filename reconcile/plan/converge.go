@@ -76,8 +76,8 @@ func (o *one) create(mode string) {
 	}
 	c := o.change(ActCreate, o.origin, cause, "")
 	c.Then = mode
-	if o.w.in.Options.NoStart && mode != "suspended" {
-		c.Then = "created"
+	if o.w.in.Options.NoStart && mode != "suspended" && o.hold == nil {
+		c.Then = "created" // a hold is an operator's word already
 	}
 	c.Consequence = creation(c.Then)
 	o.step(c)
@@ -93,7 +93,7 @@ func (o *one) replace(mode string) {
 			c.Notes = append(c.Notes, n)
 		}
 	}
-	c.Notes = append(c.Notes, o.memoryLost()...)
+	c.Notes = append(c.Notes, o.memoryLost(mode)...)
 	c = o.adopt(c)
 	if f := o.forced; f != nil && !slices.Contains(c.ReplacePaths, f.Path) {
 		c.Diff, c.ReplacePaths = append(c.Diff, *f), append(c.ReplacePaths, f.Path)
@@ -109,9 +109,12 @@ func (o *one) claimsKept() string {
 	return ", " + volumes(slices.Sorted(maps.Keys(o.spec.Volumes))) + " kept"
 }
 
-func (o *one) memoryLost() []string {
-	if o.st.Phase != Paused {
+func (o *one) memoryLost(mode string) []string {
+	switch {
+	case o.st.Phase != Paused:
 		return nil
+	case mode != "paused":
+		return []string{"the memory of its processes is lost"}
 	}
 	why := "paused"
 	if o.hold != nil {
@@ -333,7 +336,7 @@ func (o *one) restart(mode string, broken, behind bool, gone []string) {
 	if len(gone) > 0 {
 		o.w.drift(o.rec.Address, volumes(gone)+" gone: "+lost(gone))
 	}
-	c.Notes = o.memoryLost()
+	c.Notes = o.memoryLost(mode)
 	o.step(c)
 }
 

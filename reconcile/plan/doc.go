@@ -34,12 +34,13 @@
 //     whoever resumes to OnResume's.
 //   - expire records Expired first, with Deadline and Reason, then acts by Then
 //     and sets Done. "paused" sets Expired.Paused, leaves Hold (nil: the hold there
-//     is) and sets the lease to OnExpiry's; any other Then begins with EndPause. One that is stopped already keeps its
-//     StoppedBy and Outcome. "destroyed" leaves an Ended with EndReason.
+//     is) and sets the lease to OnExpiry's; any other Then begins with EndPause. One
+//     that is stopped already keeps its StoppedBy and Outcome. "destroyed" leaves an
+//     Ended with EndReason.
 //   - delete with Reason "lost" leaves an Ended; forget removes one.
 //   - noop releases what an ended process held. With Warn it is an event and sets
 //     Warned, with Then "failed" the instance is failed for Reason.
 //
-// Values unknown at plan are evaluated when what they refer to is up; Narrow and
-// Make then decide again about that one sandbox.
+// Values unknown at plan are evaluated when what they refer to is up; Make then
+// decides again about that one sandbox.
 package plan

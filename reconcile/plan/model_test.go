@@ -230,7 +230,7 @@ func (m *model) sandbox(c *Change) {
 		switch mode {
 		case "created":
 			up()
-			if c.Action == ActCreate {
+			if c.Action == ActCreate && rec.Hold == nil {
 				rec.Hold = &Hold{Mode: "created", By: "apply", At: m.Now}
 			}
 		case "running":

@@ -39,13 +39,8 @@ var transitions = map[Phase]map[Verb]Phase{
 	Destroyed: {},
 }
 
-// Transition is the state machine: the phase that verb leads to from phase
-// from, or a *TransitionError without an address.
-func Transition(from Phase, v Verb) (Phase, error) {
-	return TransitionOf("", from, v)
-}
-
-// TransitionOf is Transition with the sandbox's address in the error.
+// TransitionOf is the state machine: the phase that verb leads to from phase from,
+// or a *TransitionError about the sandbox at address.
 func TransitionOf(address string, from Phase, v Verb) (Phase, error) {
 	if to, ok := transitions[from][v]; ok {
 		return to, nil
@@ -61,14 +56,10 @@ type TransitionError struct {
 }
 
 func (e *TransitionError) Error() string {
-	address := e.Address
-	if address == "" {
-		address = "sandbox"
-	}
 	if e.Phase == Destroyed {
-		return "sandbox: not found: " + address
+		return "sandbox: not found: " + e.Address
 	}
-	return "sandbox: invalid state transition: " + address + " is " + string(e.Phase) + ", cannot " + string(e.Verb)
+	return "sandbox: invalid state transition: " + e.Address + " is " + string(e.Phase) + ", cannot " + string(e.Verb)
 }
 
 // live reports whether an instance in this phase has a PID 1.

@@ -30,7 +30,7 @@ func TestTransitionOfEveryPair(t *testing.T) {
 		}
 		for _, v := range Verbs {
 			pairs++
-			to, err := Transition(p, v)
+			to, err := TransitionOf("sandbox.a", p, v)
 			if w, ok := want[string(v)]; ok {
 				if err != nil || string(to) != w {
 					t.Errorf("%s, %s: %s, %v; want %s", p, v, to, err, w)
@@ -57,10 +57,10 @@ func TestTransitionErrorText(t *testing.T) {
 	if got, want := err.Error(), "sandbox: not found: sandbox.a"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
-	if _, err := Transition("nowhere", VerbStart); err == nil {
+	if _, err := TransitionOf("sandbox.a", "nowhere", VerbStart); err == nil {
 		t.Error("an unknown phase has a transition")
 	}
-	if _, err := Transition(Running, "dance"); err == nil {
+	if _, err := TransitionOf("sandbox.a", Running, "dance"); err == nil {
 		t.Error("an unknown verb has a transition")
 	}
 }

@@ -461,3 +461,113 @@ func anyDying(in Input) bool {
 	}
 	return false
 }
+
+// operators is the part of a hold that is an operator's own.
+func operators(h *Hold) *Hold {
+	for h != nil && (h.By == "idle" || h.By == "expiry") {
+		h = h.Under
+	}
+	return h
+}
+
+// No rule lifts an operator's hold: not idleness nor its end, not an expiry nor its
+// end, not a restart. Only the files' newer mode and -release-holds do, or the
+// sandbox's own end.
+func TestRulesNeverLiftAnOperatorsHold(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := drawWorld(t)
+		drawTrigger(t, &in)
+		in = clone(in)
+		before := map[string]*Hold{}
+		for a, rec := range in.Records.Sandboxes {
+			before[a] = operators(rec.Hold)
+		}
+		m := &model{Input: &in}
+		for round := range 3 {
+			p := Make(in)
+			if p.Diags.HasErrors() {
+				return
+			}
+			m.run(p)
+			for a, rec := range in.Records.Sandboxes {
+				moded := slices.ContainsFunc(p.Changes, func(c Change) bool {
+					return c.Address == a && c.Action == ActRelease && c.Cause == "operating_mode changed"
+				})
+				if moded {
+					before[a] = operators(rec.Hold)
+				}
+				if had, known := before[a]; known && had != nil && operators(rec.Hold) != had {
+					t.Fatalf("round %d: %s was held %s by %s and now %+v, after\n%s", round, a, had.Mode, had.By, rec.Hold, p)
+				}
+				before[a] = operators(rec.Hold)
+			}
+			if !p.WakeAt.IsZero() {
+				in.Now = p.WakeAt
+			}
+		}
+	})
+}
+
+// One plan moves a process in one direction: what it starts or wakes it does not
+// put to rest by a rule, what expires is not idle as well, and there is one rest.
+func TestStepsOfOnePlanDoNotFightEachOther(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := drawWorld(t)
+		drawTrigger(t, &in)
+		drawOptions(t, &in)
+		p := Make(in)
+		moves := map[string][]Action{}
+		for _, c := range p.Changes {
+			if c.Kind != "sandbox" || c.Reason == takenDown {
+				continue
+			}
+			switch c.Action {
+			case ActCreate, ActRestart, ActReplace, ActDelete, ActStart, ActStop, ActSuspend, ActPause, ActResume, ActExpire, ActRecreate:
+				moves[c.Address] = append(moves[c.Address], c.Action)
+			}
+		}
+		for a, list := range moves {
+			switch {
+			case len(list) == 1:
+			case slices.Equal(list, []Action{ActStart, ActPause}): // paused is started, then frozen
+			case slices.Equal(list, []Action{ActReplace, ActExpire}): // replaced without a process, and marked as ended
+			default:
+				t.Fatalf("%s is to %v in\n%s", a, list, p)
+			}
+			if list[0] == ActStart && len(list) == 2 && slices.ContainsFunc(p.Changes, func(c Change) bool { return c.Address == a && c.Hold != nil && c.Action == ActPause }) {
+				t.Fatalf("%s is started and idle in\n%s", a, p)
+			}
+		}
+	})
+}
+
+// Nobody is woken in a loop: a world that is left alone asks to be looked at later
+// and later, each time for something.
+func TestNoBusyLoop(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := drawWorld(t)
+		in.Trigger = Keep
+		for a, use := range in.Activity {
+			use.Busy = false // what is in use is looked at as often as it could be idle
+			in.Activity[a] = use
+		}
+		for id, s := range in.Observed.Instances {
+			if s.Dying || s.Unknown != "" {
+				delete(in.Observed.Instances, id) // looked at again and again until it changes
+			}
+		}
+		in = clone(in)
+		m := &model{Input: &in}
+		for range 40 {
+			p := Make(in)
+			m.run(p)
+			if p.WakeAt.IsZero() && len(p.Changes) == 0 {
+				return
+			}
+			if len(p.Changes) == 0 {
+				in.Now = p.WakeAt
+			}
+		}
+		t.Fatalf("it never comes to rest:\n%s", Make(in))
+	})
+}

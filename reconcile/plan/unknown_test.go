@@ -10,7 +10,7 @@ import (
 )
 
 // Unknown values are absent from After, and the second decision, with them
-// known and the rest of the world left out, is the right one for each outcome.
+// known and nothing else looked at, is the right one for each outcome.
 func TestUnknownIsDecidedAgain(t *testing.T) {
 	w := unknownAfterApply()
 	first := Make(w.Input)
@@ -32,40 +32,9 @@ func TestUnknownIsDecidedAgain(t *testing.T) {
 		d.Sandboxes[0].Spec.Env, d.Sandboxes[0].Unknown = map[string]string{"NET": value}, nil
 		again := w.Input
 		again.Desired = &d
-		narrow := Narrow(again, "sandbox.a")
-		if got := Make(narrow).String(); got != want {
-			t.Errorf("NET = %s: narrowly %s, want %s", value, got, want)
-		}
 		again.Options.Targets = []string{"sandbox.a"}
 		if got := Make(again).String(); got != want {
 			t.Errorf("NET = %s: with a target %s, want %s", value, got, want)
-		}
-	}
-}
-
-// Narrow decides about a sandbox as the whole input does.
-func TestNarrow(t *testing.T) {
-	w := newWorld().network("network.n", "10.88.0.0/24").volume("volume.v").
-		record("sandbox.a", spec(on("network.n"), mount("volume.v"))).declare("sandbox.a", spec(on("network.n"), mount("volume.v"), command("sh"))).
-		both("sandbox.b", spec(), gone).declare("sandbox.c", spec()).survivor("i-x", "uid-b").survivor("i-y", "uid-b")
-	whole := Make(w.Input)
-	for _, a := range []string{"sandbox.a", "sandbox.b", "sandbox.c"} {
-		in := Narrow(w.Input, a)
-		if n := len(in.Records.Sandboxes) + len(in.Desired.Sandboxes); n > 2 {
-			t.Errorf("%s: %d sandboxes left", a, n)
-		}
-		var want []string
-		for _, c := range whole.Changes {
-			if c.Address == a {
-				want = append(want, c.String())
-			}
-		}
-		var got []string
-		for _, c := range Make(in).Changes {
-			got = append(got, c.String())
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("%s: narrowly\n%s\nbut in the whole\n%s", a, strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
 	}
 }
@@ -86,23 +55,11 @@ func TestCompare(t *testing.T) {
 	b.Volumes = map[string]config.Claim{"work": {Path: "/work", ReadOnly: true}}
 	var got []string
 	for _, d := range diffSandbox(&a, &b) {
-		got = append(got, d.Path+" "+d.class.String())
+		got = append(got, d.Path+" "+classWords[d.class])
 	}
 	want := []string{"command restart", "env.A restart", "env.B restart", "lifetime.ttl in place", "network replace", "port.http in place", "volume.work.read_only refused"}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
-	}
-}
-
-// A replacement forced by the image shows its digests, though the spec is the same.
-func TestForcedByImage(t *testing.T) {
-	c := Make(newWorld().both("sandbox.a", spec(), madeFrom("old")).Input).Changes[0]
-	if len(c.Diff) != 1 || string(c.Diff[0].Before) != `"old"` || string(c.Diff[0].After) != `"host"` || !c.Diff[0].Replace || !slices.Equal(c.ReplacePaths, []string{"image"}) || c.After != nil {
-		t.Errorf("%+v", c)
-	}
-	c = Make(imageSource().Input).Changes[1]
-	if len(c.Diff) != 1 || string(c.Diff[0].Before) != `"host"` || !c.Diff[0].Unknown || c.Diff[0].After != nil {
-		t.Errorf("%+v", c)
 	}
 }
 
@@ -119,11 +76,15 @@ func TestLosses(t *testing.T) {
 	}
 }
 
-func TestFollow(t *testing.T) {
-	rec := newWorld().record("sandbox.a", spec()).Records.Sandboxes["sandbox.a"]
-	r := &config.Resource[config.Sandbox]{DependsOn: []string{"image.base"}, Sources: map[string]config.Position{"shutdown_time": {File: "main.hcl", Line: 3}}}
-	if !Follow(rec, r) || Follow(rec, r) || rec.Sources["shutdown_time"].Line != 3 {
-		t.Errorf("%+v", rec)
+// A replacement forced by the image shows its digests, though the spec is the same.
+func TestForcedByImage(t *testing.T) {
+	c := Make(newWorld().both("sandbox.a", spec(), madeFrom("old")).Input).Changes[0]
+	if len(c.Diff) != 1 || string(c.Diff[0].Before) != `"old"` || string(c.Diff[0].After) != `"host"` || !c.Diff[0].Replace || !slices.Equal(c.ReplacePaths, []string{"image"}) || c.After != nil {
+		t.Errorf("%+v", c)
+	}
+	c = Make(imageSource().Input).Changes[1]
+	if len(c.Diff) != 1 || string(c.Diff[0].Before) != `"host"` || !c.Diff[0].Unknown || c.Diff[0].After != nil {
+		t.Errorf("%+v", c)
 	}
 }
 
