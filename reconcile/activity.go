@@ -23,6 +23,9 @@ const activityEvery = 15 * time.Second
 type activity struct {
 	mu sync.Mutex
 	of map[string]*use // by sandbox address
+	// watched is set in the agent: every use comes through it. Any other process
+	// cannot know what is in use, so that to it nothing is idle.
+	watched bool
 }
 
 type use struct {
@@ -109,9 +112,13 @@ func (a *activity) read(address string) plan.Activity {
 	return plan.Activity{}
 }
 
+// all is the use of every sandbox; nil where nobody watches it.
 func (a *activity) all() map[string]plan.Activity {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if !a.watched {
+		return nil
+	}
 	out := make(map[string]plan.Activity, len(a.of))
 	for address, u := range a.of {
 		out[address] = plan.Activity{Last: u.last, Busy: u.open > 0}
@@ -121,7 +128,20 @@ func (a *activity) all() map[string]plan.Activity {
 
 // one is all of one sandbox.
 func (a *activity) one(address string) map[string]plan.Activity {
+	a.mu.Lock()
+	watched := a.watched
+	a.mu.Unlock()
+	if !watched {
+		return nil
+	}
 	return map[string]plan.Activity{address: a.read(address)}
+}
+
+// watch says that from now on every use comes through this process.
+func (a *activity) watch() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.watched = true
 }
 
 // forget drops a sandbox that is no more. Uses that still go on end later.

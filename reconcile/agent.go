@@ -92,6 +92,7 @@ func newAgent(e *Engine) *agent {
 		all: true, dirty: map[string]bool{}, due: map[string]time.Time{}, paces: map[string]pace{}, watches: map[string]watch{}, missed: map[string]bool{},
 	}
 	e.nudge = a.nudgeThese
+	e.activity.watch()
 	e.relay, e.probes = &ports{a: a}, &probes{a: a}
 	return a
 }

@@ -49,7 +49,8 @@ func (r *run) sandboxChange(ctx context.Context, c plan.Change) error {
 		return r.restart(ctx, rec, thenOf(c, "running"), w)
 	case plan.ActReplace:
 		if c.NewLease {
-			rec.Lease, rec.Expired = plan.Lease{}, nil
+			// A new ttl starts; a shutdown_time that was acted on stays so.
+			rec.Lease, rec.Expired = plan.Lease{ActedOn: rec.Lease.ActedOn}, nil
 		}
 		rec.Retry = plan.Retry{}
 		w.event(r.eventOf(rec, "destroyed", "replaced", c.Cause))

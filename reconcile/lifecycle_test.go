@@ -784,3 +784,75 @@ func TestCopyWakesAndCounts(t *testing.T) {
 		l.phase(e, "sandbox.a", plan.Paused)
 	})
 }
+
+// A sandbox that expiry paused and whose process then goes is expired like one that
+// was stopped: no new process is made for it, and a later deadline revives it.
+func TestExpiryByPauseThenItsProcessIsGone(t *testing.T) {
+	with := func(at, policy string) string {
+		return one("shutdown_time = \"" + at + "\"\n shutdown_policy = \"" + policy + "\"")
+	}
+	withAgent(t, with("2000-01-01T01:00:00Z", "pause"), func(l *lab, e *Engine, k *keeper) {
+		sleep(2 * time.Hour)
+		v := l.phase(e, "sandbox.a", plan.Paused)
+		l.world.KillMain(*v.InstanceID, 9)
+		sleep(time.Minute)
+		l.phase(e, "sandbox.a", plan.Stopped)
+		l.hold(e, "", "")
+		l.condition(e, "Expired", "True/ShutdownTime")
+		l.nothingToDo(e)
+		l.main(with("2000-01-02T00:00:00Z", "pause"))
+		l.apply(e, plan.Options{})
+		sleep(time.Minute)
+		l.phase(e, "sandbox.a", plan.Running)
+		l.condition(e, "Expired", "False/NotExpired")
+	})
+}
+
+// Files that say delete, or retain, end what expiry had paused.
+func TestExpiryByPauseThenAnotherPolicy(t *testing.T) {
+	for policy, check := range map[string]func(l *lab, e *Engine){
+		"retain": func(l *lab, e *Engine) {
+			l.phase(e, "sandbox.a", plan.Stopped)
+			l.hold(e, "", "")
+			l.condition(e, "Expired", "True/TTLExpiry")
+		},
+		"delete": func(l *lab, e *Engine) {
+			if _, known := e.sandbox("sandbox.a"); known {
+				t.Error("its record is still there")
+			}
+		},
+	} {
+		with := func(policy string) string {
+			return one("lifetime { ttl = \"1h\" }\n shutdown_policy = \"" + policy + "\"")
+		}
+		withAgent(t, with("pause"), func(l *lab, e *Engine, k *keeper) {
+			sleep(2 * time.Hour)
+			l.phase(e, "sandbox.a", plan.Paused)
+			l.main(with(policy))
+			l.apply(e, plan.Options{})
+			sleep(time.Minute)
+			check(l, e)
+			l.nothingToDo(e)
+		})
+	}
+}
+
+// A replacement by the user starts a new ttl; the shutdown_time that paused the
+// sandbox once, and out of which it was resumed, does not pause the new instance.
+func TestReplaceAfterAnExpiryByPause(t *testing.T) {
+	withAgent(t, one("shutdown_time = \"2000-01-01T01:00:00Z\"\n shutdown_policy = \"pause\"\n lifetime { ttl = \"8h\" }"), func(l *lab, e *Engine, k *keeper) {
+		sleep(2 * time.Hour)
+		l.phase(e, "sandbox.a", plan.Paused)
+		if _, err := e.Act(context.Background(), ActRequest{Verb: "resume", Address: "a"}); err != nil {
+			t.Fatal(err)
+		}
+		l.phase(e, "sandbox.a", plan.Running)
+		l.apply(e, plan.Options{Replace: []string{"sandbox.a"}})
+		sleep(time.Minute)
+		v := l.phase(e, "sandbox.a", plan.Running)
+		if v.ExpiresAt == nil || time.Until(*v.ExpiresAt) < 7*time.Hour {
+			t.Errorf("expires at %v", v.ExpiresAt)
+		}
+		l.nothingToDo(e)
+	})
+}

@@ -106,7 +106,7 @@ func (e *actor) create(ctx context.Context, rec *plan.Sandbox, then string, w *w
 		PID: proc.PID, StartTime: proc.StartTime, BootID: proc.BootID, Image: inst.Image.Digest,
 	}
 	if rec.Lease.Start.IsZero() {
-		rec.Lease = plan.StartLease(&rec.Spec, now)
+		rec.Lease = rec.Lease.Anew(&rec.Spec, now)
 	}
 	if rec.CarryFrom != "" {
 		rec.Doomed = appendOnce(rec.Doomed, rec.CarryFrom)
@@ -647,11 +647,17 @@ func ending(rec *plan.Sandbox, why string, now time.Time) *plan.Ended {
 func (e *actor) expire(ctx context.Context, rec *plan.Sandbox, c plan.Change) error {
 	now := e.now()
 	at, reason, dated := plan.Deadline(&rec.Spec, rec.Lease)
+	if ex := rec.Expired; ex != nil && ex.Paused && !(dated && !now.Before(at)) {
+		at, reason, dated = ex.Deadline, ex.Reason, true // pausing took its deadline away
+	}
 	if dated && at.After(now) && (rec.Expired == nil || at.After(rec.Expired.Deadline)) {
 		return nil // renewed between the look and the lock
 	}
 	if !dated {
 		return nil // its deadline was removed
+	}
+	if c.Then != "paused" {
+		plan.EndPause(rec)
 	}
 	if rec.Expired == nil || at.After(rec.Expired.Deadline) {
 		rec.Retry = plan.Retry{}
@@ -666,10 +672,6 @@ func (e *actor) expire(ctx context.Context, rec *plan.Sandbox, c plan.Change) er
 	}
 	if c.Then == "paused" && rec.Spec.ShutdownPolicy == "pause" && (phaseOf(rec) == plan.Running || phaseOf(rec) == plan.Paused) {
 		return e.restExpired(ctx, rec, c.Hold)
-	}
-	rec.Expired.Paused = false
-	if h := rec.Hold; h != nil && h.By == byExpiry {
-		rec.Hold = h.Under
 	}
 	if rec.Spec.ShutdownPolicy == "delete" {
 		return e.delete(ctx, rec, tombstone(rec.Expired), nil)
