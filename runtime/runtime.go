@@ -21,9 +21,8 @@ import (
 // Host is one machine, opened for one lineage. Every method may be called
 // again after a crash at any instant: creating what exists and removing what is
 // gone both succeed. Methods on different instances may run at the same time;
-// calls for one instance are serialised by the caller, except Exec, Dial, Observe
-// and WaitExit, which may run beside anything, and CopyOut and CopyIn, which may as
-// long as the instance has a process.
+// calls for one instance are serialised by the caller, except Exec, Dial, CopyOut,
+// CopyIn, Observe and WaitExit, which may run beside anything.
 type Host interface {
 	// Info tells what this kernel is and what it lacks. It changes nothing.
 	Info(ctx context.Context) (Info, error)
@@ -95,7 +94,9 @@ type Host interface {
 	// out: sockets, device nodes, and what lies in proc, sysfs and their kin.
 	// A running, frozen, created or stopped instance will do; ErrNotFound when it
 	// or the path does not exist. When the process ends meanwhile, so does the copy,
-	// with ErrNotRunning. A Write that does not return is the caller's to end.
+	// with ErrNotRunning; Create and Remove end that of a stopped one, with ErrBusy.
+	// Copies of one that is stopped wait for each other. A Write that does not return
+	// is the caller's to end.
 	CopyOut(ctx context.Context, id, path string, w io.Writer) error
 	// CopyIn unpacks a tar into the directory at path, as CopyOut would have found
 	// it. The directory is looked at before anything is read from r: ErrNotFound when

@@ -10,6 +10,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -54,14 +57,21 @@ func (h *Host) copying(ctx context.Context, id, path string, f func(context.Cont
 	if err != nil {
 		return err
 	}
-	in := rec.Instance
-	r, err := h.loadProcess(id)
-	if err != nil {
-		return err
-	}
-	fd, err := h.openPidfd(r.Process)
+	r, fd, err := h.copyTarget(id)
 	if errors.Is(err, os.ErrProcessDone) {
-		return h.atRest(ctx, in, f)
+		ctx, leave, werr := h.files.enter(ctx, id)
+		if werr != nil {
+			return werr
+		}
+		defer leave()
+		// Whoever was waited for may have started or removed it.
+		if rec, err = h.mustRecord(id); err != nil {
+			return err
+		}
+		if r, fd, err = h.copyTarget(id); errors.Is(err, os.ErrProcessDone) {
+			return h.atRest(ctx, rec.Instance, f)
+		}
+		leave()
 	}
 	if err != nil {
 		return err
@@ -88,8 +98,99 @@ func (h *Host) copying(ctx context.Context, id, path string, f func(context.Cont
 		end(nil)
 		<-watched
 	}()
-	base := int(in.IDs.Base)
-	return f(bound, &tree{&rootDir{f: root, path: "/", uid: base, gid: base}, in.IDs})
+	ids := rec.Instance.IDs
+	return f(bound, &tree{&rootDir{f: root, path: "/", uid: int(ids.Base), gid: int(ids.Base)}, ids})
+}
+
+func (h *Host) copyTarget(id string) (processRecord, pidfd, error) {
+	r, err := h.loadProcess(id)
+	if err != nil {
+		return r, pidfd{}, err
+	}
+	fd, err := h.openPidfd(r.Process)
+	return r, fd, err
+}
+
+// resting says who is at the files of instances without a process: one copy, or who
+// makes or removes the instance. Two mounts of one writable layer must not be.
+type resting struct {
+	mu    sync.Mutex
+	at    map[string]*visit
+	count atomic.Uint64 // of copies, for a name to each
+}
+
+type visit struct {
+	end  context.CancelCauseFunc
+	gone chan struct{}
+}
+
+// enter waits until nobody is at the files. The context returned ends when somebody
+// who may not be kept waiting comes.
+func (r *resting) enter(ctx context.Context, id string) (context.Context, func(), error) {
+	bound, end := context.WithCancelCause(ctx)
+	for {
+		before, leave := r.take(id, end)
+		if before == nil {
+			return bound, leave, nil
+		}
+		select {
+		case <-before.gone:
+		case <-ctx.Done():
+			end(nil)
+			return nil, nil, context.Cause(ctx)
+		}
+	}
+}
+
+// take makes the caller the one who is at the files, or returns who is.
+func (r *resting) take(id string, end context.CancelCauseFunc) (before *visit, leave func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if u := r.at[id]; u != nil {
+		return u, nil
+	}
+	u := &visit{end, make(chan struct{})}
+	if r.at == nil {
+		r.at = map[string]*visit{}
+	}
+	r.at[id] = u
+	return nil, sync.OnceFunc(func() {
+		r.mu.Lock()
+		if r.at[id] == u {
+			delete(r.at, id)
+		}
+		r.mu.Unlock()
+		end(nil)
+		close(u.gone)
+	})
+}
+
+// claimBound is how long a copy may take to notice that it is to end. One that is
+// stuck in its caller's Read or Write touches nothing when that returns.
+const claimBound = time.Second
+
+// claim ends a copy that is at the files and keeps others away until the returned
+// function is called. For an empty id it does nothing.
+func (r *resting) claim(id string) (leave func()) {
+	if id == "" {
+		return func() {}
+	}
+	for {
+		before, leave := r.take(id, func(error) {})
+		if before == nil {
+			return leave
+		}
+		before.end(fmt.Errorf("it is being started or removed; copy again: %w", runtime.ErrBusy))
+		select {
+		case <-before.gone:
+		case <-time.After(claimBound):
+			r.mu.Lock()
+			if r.at[id] == before {
+				delete(r.at, id)
+			}
+			r.mu.Unlock()
+		}
+	}
 }
 
 // atRest runs f on the root of an instance without a process, which is put together
@@ -134,7 +235,7 @@ func (h *Host) atRest(ctx context.Context, in runtime.Instance, f func(context.C
 
 	// A place of its own in the stage: Exec clears the instance's.
 	staged := in
-	staged.ID = "copy-" + in.ID
+	staged.ID = fmt.Sprintf("copy-%s-%d", in.ID, h.files.count.Add(1))
 	var root *rootDir
 	err = h.stage.run(func() error {
 		err := h.stage.clear(staged.ID)
@@ -226,11 +327,14 @@ type chunks struct {
 	r   io.Reader
 }
 
-func (c chunks) Read(b []byte) (int, error) {
-	if c.ctx.Err() != nil {
-		return 0, context.Cause(c.ctx)
+func (c chunks) Read(b []byte) (n int, err error) {
+	if c.ctx.Err() == nil {
+		n, err = c.r.Read(b)
 	}
-	return c.r.Read(b)
+	if c.ctx.Err() != nil {
+		return 0, context.Cause(c.ctx) // what came too late is not used
+	}
+	return n, err
 }
 
 // insideName is the last part of a path, "." where it has none of its own.

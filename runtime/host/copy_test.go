@@ -369,6 +369,58 @@ func TestCopyDoesNotWait(t *testing.T) {
 	})
 }
 
+// A copy of a stopped one holds nobody up: whoever starts or removes it ends the copy,
+// and another copy waits.
+func TestCopyGivesWay(t *testing.T) {
+	withAndWithoutUserNamespace(t, func(w *world, ids runtime.IDRange) {
+		t := w.t
+		in := w.instance(1, `truncate -s 1T /endless; echo x >/small; exit 0`)
+		in.IDs = ids
+		w.must(w.h.WaitExit(w.ctx, in.ID, w.start(in)))
+		for _, claim := range []func() error{
+			func() error { _, err := w.h.Create(w.ctx, in); return err },
+			func() error { return w.h.Remove(w.ctx, in.ID) },
+		} {
+			_, err := w.h.Stop(w.ctx, in.ID, runtime.StopOptions{})
+			w.must(err)
+			began, claimed, others := make(chan struct{}), make(chan error, 1), make(chan error, 3)
+			for range cap(others) {
+				go func() {
+					<-began
+					others <- w.h.CopyOut(w.ctx, in.ID, "/small", io.Discard)
+				}()
+			}
+			err = w.h.CopyOut(w.ctx, in.ID, "/endless", after(1<<20, func() {
+				close(began)
+				go func() { claimed <- claim() }()
+			}))
+			if !errors.Is(err, runtime.ErrBusy) {
+				t.Fatalf("the copy that was under way: %v", err)
+			}
+			w.must(<-claimed)
+			for range cap(others) {
+				if err := <-others; err != nil && !errors.Is(err, runtime.ErrBusy) && !errors.Is(err, runtime.ErrNotFound) {
+					t.Errorf("a copy that has waited: %v", err)
+				}
+			}
+		}
+		// One whose caller is stuck does not hold a start up either.
+		w.must(w.h.WaitExit(w.ctx, in.ID, w.start(in)))
+		_, err := w.h.Stop(w.ctx, in.ID, runtime.StopOptions{})
+		w.must(err)
+		stuck, free, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+		go func() {
+			done <- w.h.CopyOut(w.ctx, in.ID, "/endless", after(1<<20, func() { close(stuck); <-free }))
+		}()
+		<-stuck
+		w.create(in)
+		close(free)
+		if err := <-done; !errors.Is(err, runtime.ErrBusy) {
+			t.Errorf("the copy that was stuck: %v", err)
+		}
+	})
+}
+
 // after is a writer that does something once so many bytes have come.
 func after(n int, do func()) io.Writer { return &trigger{n, do} }
 

@@ -53,6 +53,8 @@ func (h *Host) Create(ctx context.Context, in runtime.Instance) (p runtime.Proce
 	if ok, err := h.alive(running.Process); err != nil || ok && !running.Creating {
 		return running.Process, err
 	}
+	defer h.files.claim(in.ID)()
+	defer h.files.claim(in.CarryFrom)()
 	if err := h.ready(); err != nil {
 		return p, err
 	}

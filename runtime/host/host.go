@@ -71,6 +71,7 @@ type Host struct {
 	resolvers []string // files that name the host's name servers, the best first
 
 	writing sync.Mutex // held while an instance.json changes
+	files   resting
 
 	enterBound time.Duration // see enterBound; shorter in tests
 

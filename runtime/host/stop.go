@@ -212,6 +212,7 @@ func (h *Host) Remove(ctx context.Context, id string) error {
 	if err := checkID(id); err != nil {
 		return err
 	}
+	defer h.files.claim(id)()
 	rec, err := h.loadRecord(id)
 	if errors.Is(err, runtime.ErrForeign) {
 		return err
