@@ -58,6 +58,7 @@ type Commands struct {
 	Hostname  []string                                  // prints the host name and a newline, exits 0
 	Hog       []string                                  // uses memory without end
 	Missing   []string                                  // cannot be executed
+	Serve     func(port uint16) []string                // for ever; prints ready; answers on the port, by tcp and udp, with what it is sent
 }
 
 // Controls do to the machine what others do to it.
@@ -90,6 +91,8 @@ func Run(t *testing.T, subject func(t *testing.T) Subject) {
 		{"stop", stop},
 		{"freeze", freeze},
 		{"exec", exec},
+		{"dial", dial},
+		{"copy", copies},
 		{"files", files},
 		{"volumes", volumes},
 		{"network", network},

@@ -107,7 +107,31 @@ var shell = conformance.Commands{
 	CopyInput: []string{"cat"},
 	Hog:       []string{"tail", "/dev/zero"},
 	Missing:   []string{"/no/such/command"},
+	Serve:     func(port uint16) []string { return []string{"python3", "-c", echo, strconv.Itoa(int(port))} },
 }
+
+// echo answers what it is sent, by tcp and udp.
+const echo = `
+import socket, sys, threading
+port = int(sys.argv[1])
+u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+u.bind(("", port))
+t = socket.socket()
+t.bind(("", port))
+t.listen()
+def datagrams():
+    while True:
+        data, client = u.recvfrom(65536)
+        u.sendto(data, client)
+def stream(c):
+    while data := c.recv(65536):
+        c.sendall(data)
+    c.close()
+threading.Thread(target=datagrams, daemon=True).start()
+print("ready", flush=True)
+while True:
+    threading.Thread(target=stream, args=(t.accept()[0],), daemon=True).start()
+`
 
 // script is a shell script with its arguments, the first of which is $0.
 func script(text string, args ...string) []string { return append([]string{"sh", "-c", text}, args...) }

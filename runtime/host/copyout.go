@@ -126,7 +126,13 @@ func (p *packer) directory(rel string) error {
 	}
 }
 
-func (p *packer) path(rel string) string { return path.Join(p.name, rel) }
+// path is the name in the archive.
+func (p *packer) path(rel string) string {
+	if rel == "" {
+		return p.name
+	}
+	return p.name + "/" + rel
+}
 
 func (p *packer) named(rel string) error {
 	if p.ctx.Err() != nil {

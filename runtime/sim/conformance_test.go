@@ -68,6 +68,7 @@ var commands = conformance.Commands{
 	Hostname:  script("hostname", "exit=0"),
 	Hog:       script("oom"),
 	Missing:   script("exec-fails"),
+	Serve:     func(port uint16) []string { return script(fmt.Sprint("serve=", port), "print=ready") },
 }
 
 func script(steps ...string) []string { return append([]string{"sim"}, steps...) }

@@ -117,6 +117,22 @@ func (w *World) Unknown(id, why string) {
 	w.find(id).unknown = why
 }
 
+// Answer makes every Exec in the instance do this script, such as "exit=1", instead
+// of its command: a probe's command then fails, passes or hangs as a test likes. No
+// steps take it back.
+func (w *World) Answer(id string, steps ...string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	script, err := parse(append([]string{"sim"}, steps...))
+	if err != nil {
+		panic(err)
+	}
+	if len(steps) == 0 {
+		script = nil
+	}
+	w.find(id).answer = script
+}
+
 // Reboot is a power cut and a new boot. Processes, cgroups, mounts, network
 // namespaces, bridges, nft tables and listening sockets are gone; layers, logs,
 // outcomes, volumes and host directories stay.

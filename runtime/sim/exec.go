@@ -31,6 +31,9 @@ func (h *Host) Exec(ctx context.Context, id string, e runtime.Exec) (runtime.Exe
 		if err != nil {
 			return err
 		}
+		if in.answer != nil {
+			script = in.answer
+		}
 		if script.cannotExecute() {
 			return fmt.Errorf("%q: %w", e.Args, runtime.ErrCommand)
 		}

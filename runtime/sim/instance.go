@@ -30,6 +30,7 @@ type instance struct {
 	carrying string // instance whose files a Create that has not ended moved here
 	stuck    bool   // its processes do not die
 	unknown  string // why Observe cannot see it
+	answer   Script // what every Exec does instead of its command
 }
 
 // parts are the host objects of one incarnation.

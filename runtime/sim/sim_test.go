@@ -9,6 +9,7 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -523,4 +524,75 @@ func BenchmarkObserve10000(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+func TestAnswerStandsInForACommand(t *testing.T) {
+	w := sim.New()
+	h := w.Open("one")
+	up(t, h, spec(idA, "sleeper"))
+	run := func(want int) {
+		t.Helper()
+		p, err := h.Exec(ctx, idA, runtime.Exec{Args: []string{"sim", "exit=3"}})
+		must(t, err)
+		if code, err := p.Wait(); err != nil || code != want {
+			t.Errorf("code %d, %v; want %d", code, err, want)
+		}
+	}
+	run(3)
+	w.Answer(idA, "exit=1")
+	run(1)
+	w.Answer(idA)
+	run(3)
+}
+
+func TestDialAndCopyFail(t *testing.T) {
+	w := sim.New()
+	h := w.Open("one")
+	up(t, h, spec(idA, "sim", "serve=80"))
+	boom := errors.New("boom")
+	for _, when := range []sim.When{sim.Before, sim.After} {
+		w.Fail(sim.OpDial, idA, boom, when, 1)
+		w.Fail(sim.OpCopyOut, idA, boom, when, 1)
+		w.Fail(sim.OpCopyIn, idA, boom, when, 1)
+		if c, err := h.Dial(ctx, idA, "tcp", 80); c != nil || !errors.Is(err, boom) {
+			t.Errorf("Dial: %v, %v", c, err)
+		}
+		if err := h.CopyOut(ctx, idA, "/etc", io.Discard); !errors.Is(err, boom) {
+			t.Errorf("CopyOut: %v", err)
+		}
+		if err := h.CopyIn(ctx, idA, "/etc", strings.NewReader("")); !errors.Is(err, boom) {
+			t.Errorf("CopyIn: %v", err)
+		}
+	}
+	w.ClearOps()
+	c, err := h.Dial(ctx, idA, "tcp", 80)
+	must(t, err)
+	must(t, c.Close())
+	must(t, h.CopyOut(ctx, idA, "/etc", io.Discard))
+	must(t, h.CopyIn(ctx, idA, "/etc", strings.NewReader("")))
+	if ops := w.Ops(); len(ops) != 1 || ops[0].Op != sim.OpCopyIn {
+		t.Errorf("writing calls: %v", ops)
+	}
+}
+
+// A read waits in the bubble's clock, and no goroutine is left behind.
+func TestConnectionsKeepDeadlines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := sim.New()
+		h := w.Open("one")
+		up(t, h, spec(idA, "sim", "serve=80"))
+		c, err := h.Dial(ctx, idA, "tcp", 80)
+		must(t, err)
+		begun := time.Now()
+		must(t, c.SetDeadline(begun.Add(time.Hour)))
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(begun) != time.Hour {
+			t.Errorf("after %s: %v", time.Since(begun), err)
+		}
+		must(t, c.SetDeadline(time.Time{}))
+		time.AfterFunc(time.Minute, func() { w.Kill(idA) })
+		if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("of one that was killed: %v", err)
+		}
+		must(t, c.Close())
+	})
 }
