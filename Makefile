@@ -47,6 +47,9 @@ bench: build
 	@sh ./testdata/deps.sh runc=runc
 	$(GOBUILD) -o bin/bench/bench ./testdata/bench
 	@for part in plan create apply lifecycle; do ./bin/bench/bench -pinfold ./bin/pinfold -only $$part || exit 1; done
+	@echo "simulated host: 1,000 due at one instant (bar 100 ms), an idle agent's CPU with 1,000 (bar 0.5 %)"
+	@$(GO) test -run '^$$' -bench ThousandDue ./reconcile | grep ^Bench
+	@$(GO) test -run '^$$' -bench IdleAgent -benchtime 1x ./reconcile | grep ^Bench
 
 # Fuzzes the language for a while; FUZZTIME=10m for a long one.
 FUZZTIME ?= 30s

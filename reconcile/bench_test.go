@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -141,4 +142,62 @@ func BenchmarkAgentGlance(b *testing.B) {
 			}
 		})
 	}
+}
+
+// BenchmarkIdleAgent is the CPU that an agent takes over a minute in which nothing
+// happens to 1,000 sandboxes. It is real time: run it with -benchtime 1x.
+func BenchmarkIdleAgent(b *testing.B) {
+	e, _ := benchWorld(b, 1_000)
+	a := newAgent(e)
+	ctx, cancel := context.WithCancel(context.Background())
+	ready, over := make(chan struct{}), make(chan error, 1)
+	go func() { over <- a.loop(ctx, func() { close(ready) }) }()
+	<-ready
+	time.Sleep(5 * time.Second) // past its first looks
+	for b.Loop() {
+		before := cpuTime(b)
+		time.Sleep(time.Minute)
+		used := cpuTime(b) - before
+		b.ReportMetric(100*used.Seconds()/60, "%CPU")
+	}
+	cancel()
+	if err := <-over; err != nil {
+		b.Fatal(err)
+	}
+}
+
+func cpuTime(b *testing.B) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// BenchmarkThousandDue is what deciding takes when the deadlines of 1,000 sandboxes
+// pass at one instant.
+func BenchmarkThousandDue(b *testing.B) {
+	e, _ := benchWorld(b, 1_000)
+	records := e.snapshot()
+	seen, err := e.look(context.Background())
+	if err != nil {
+		b.Fatal(err)
+	}
+	at := e.now().Add(time.Hour)
+	for address, rec := range records.Sandboxes {
+		c := copySandbox(rec)
+		c.Lease.Until = at
+		records.Sandboxes[address] = c
+	}
+	in := plan.Input{Records: records, Observed: seen.Observed, Now: at.Add(-1), Trigger: plan.Keep}
+	if p := plan.Make(in); len(p.Changes) > 0 || !p.WakeAt.Equal(at) {
+		b.Fatalf("a nanosecond before: %d changes, wakes at %s", len(p.Changes), p.WakeAt)
+	}
+	in.Now = at
+	for b.Loop() {
+		if p := plan.Make(in); len(p.Changes) != 1_000 {
+			b.Fatalf("%d changes", len(p.Changes))
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Microseconds())/1000/float64(b.N), "ms/1000")
 }
