@@ -7,7 +7,9 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -120,6 +122,54 @@ func (w *world) echoes(id string) {
 		}
 		w.must(c.Close())
 	}
+}
+
+var publish = []test{
+	{"a served port leads where open leads, and is told of use", func(w *world) {
+		for _, protocol := range []string{"tcp", "udp"} {
+			in := w.instance(w.Commands.Serve(port))
+			w.ready(in)
+			free, err := w.h.CheckPort(w.ctx, w.loopback, 0, protocol)
+			w.must(err)
+			f := runtime.Forward{Name: "p", Protocol: protocol, HostAddr: w.loopback, HostPort: free, ContainerPort: port}
+			var opened, used atomic.Int64
+			open := func(ctx context.Context) (net.Conn, error) {
+				if used.Load() == 0 {
+					w.Error("open is called before active")
+				}
+				opened.Add(1)
+				return w.h.Dial(ctx, in.ID, protocol, port)
+			}
+			served, err := w.h.Publish(f, open, func() { used.Add(1) })
+			w.must(err)
+			_, err = w.h.Publish(f, open, func() {})
+			w.fails("Publish of a port that is served", err, runtime.ErrTaken)
+			_, err = w.h.CheckPort(w.ctx, w.loopback, free, protocol)
+			w.fails("CheckPort of a port that is served", err, runtime.ErrTaken)
+
+			c, err := w.Controls.Connect(w.T, netip.AddrPortFrom(w.loopback, free), protocol)
+			w.must(err)
+			w.must(c.SetDeadline(time.Now().Add(bound)))
+			_, err = c.Write([]byte("through"))
+			w.must(err)
+			b := make([]byte, 7)
+			if _, err := io.ReadFull(c, b); err != nil || string(b) != "through" {
+				w.Errorf("%s: %q came back, %v", protocol, b, err)
+			}
+			w.must(c.Close())
+			if n := opened.Load(); n != 1 {
+				w.Errorf("%s: one client has opened %d ways", protocol, n)
+			}
+			for range 2 {
+				w.must(served.Close())
+			}
+			_, err = w.h.CheckPort(w.ctx, w.loopback, free, protocol)
+			w.must(err)
+			again, err := w.h.Publish(f, open, func() { used.Add(1) })
+			w.must(err)
+			w.must(again.Close())
+		}
+	}},
 }
 
 var copies = []test{

@@ -9,6 +9,7 @@
 package conformance
 
 import (
+	"net"
 	"net/netip"
 	"testing"
 
@@ -67,6 +68,9 @@ type Controls struct {
 	KillMain func(t *testing.T, in runtime.InstanceState, sig int)  // a signal to the command itself
 	Listen   func(t *testing.T) (addr netip.AddrPort, close func()) // a TCP socket of somebody else on an address of 127.0.0.0/8
 
+	// Connect is a client on the machine that connects to a port of it.
+	Connect func(t *testing.T, addr netip.AddrPort, protocol string) (net.Conn, error)
+
 	// Occupy gives the machine an interface with a range of its own, from 9 to
 	// 29 bits, outside what Run's networks may use: 10.100.0.0 to 10.249.255.255.
 	Occupy func(t *testing.T) netip.Prefix
@@ -92,6 +96,7 @@ func Run(t *testing.T, subject func(t *testing.T) Subject) {
 		{"freeze", freeze},
 		{"exec", exec},
 		{"dial", dial},
+		{"publish", publish},
 		{"copy", copies},
 		{"files", files},
 		{"volumes", volumes},

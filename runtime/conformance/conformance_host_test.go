@@ -64,6 +64,9 @@ func TestHost(t *testing.T) {
 					must(t, err)
 					return l.Addr().(*net.TCPAddr).AddrPort(), func() { l.Close() }
 				},
+				Connect: func(_ *testing.T, addr netip.AddrPort, protocol string) (net.Conn, error) {
+					return net.Dial(protocol, addr.String())
+				},
 				Occupy:           occupy,
 				Break:            one.breakInstance,
 				Breakable:        []string{"netns", "rundir", "link", "address", "rules", "limits"},

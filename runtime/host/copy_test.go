@@ -347,10 +347,23 @@ while True:
 func TestCopyDoesNotWait(t *testing.T) {
 	withAndWithoutUserNamespace(t, func(w *world, ids runtime.IDRange) {
 		t := w.t
-		in := w.instance(1, `mkdir /work; cd /work; mkfifo pipe; truncate -s 1T endless && echo ready; exec sleep infinity`)
+		in := w.instance(1, `mkdir /work; cd /work; mkfifo pipe; truncate -s 1T endless && echo text >leased && exec python3 -c '
+import fcntl, os, signal, time
+f = os.open("leased", os.O_RDWR)
+def broken(*_):
+    print("asked", flush=True)
+    fcntl.fcntl(f, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+signal.signal(signal.SIGIO, broken)
+fcntl.fcntl(f, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print("ready", flush=True)
+while True: signal.pause()
+'`)
 		in.IDs = ids
 		w.start(in)
 		w.waitLog(in.ID, "ready")
+		if got, err := w.copyOut(in.ID, "/work/leased"); err != nil || got[0].data != "text\n" || !strings.Contains(w.log(in.ID), "asked") {
+			t.Errorf("a leased file: %v, %v; the log is %q", got, err, w.log(in.ID))
+		}
 		got, err := w.copyOut(in.ID, "/work/pipe")
 		if err != nil || len(got) != 1 || got[0].Typeflag != tar.TypeFifo {
 			t.Errorf("a pipe: %v, %v", got, err)

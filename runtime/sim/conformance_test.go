@@ -2,6 +2,7 @@ package sim_test
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"testing"
 
@@ -32,6 +33,9 @@ func TestConformance(t *testing.T) {
 					addr := netip.MustParseAddrPort("127.0.0.1:8080")
 					w.Listen(addr, "tcp")
 					return addr, func() { w.Unlisten(addr, "tcp") }
+				},
+				Connect: func(_ *testing.T, addr netip.AddrPort, protocol string) (net.Conn, error) {
+					return w.Connect(addr, protocol)
 				},
 				Occupy: func(*testing.T) netip.Prefix {
 					p := netip.MustParsePrefix("10.50.3.0/24")
