@@ -540,6 +540,9 @@ func TestExec(t *testing.T) {
 			t.Errorf("exec %v: exit %d\n%s", c.args, r.code, r.err)
 			continue
 		}
+		if e.opened.ReadOnly {
+			t.Errorf("exec %v cannot wake the sandbox", c.args)
+		}
 		if (e.exec.Stdin != nil) != c.stdin {
 			t.Errorf("exec %v: standard input %v", c.args, e.exec.Stdin)
 		}

@@ -39,7 +39,7 @@ func (r *run) attachCommand() *cli.Command {
 
 // attach follows the output from where it is when the session begins.
 func (r *run) attach(ctx context.Context, address string, proxy bool, lockWait time.Duration) error {
-	service, err := r.open(ctx, need{verb: "attach", does: "attach to sandboxes", lockWait: lockWait})
+	service, err := r.open(ctx, need{verb: "attach", does: "attach to sandboxes", changes: true, lockWait: lockWait})
 	if err != nil {
 		return err
 	}

@@ -113,7 +113,7 @@ type copying struct {
 }
 
 func (c *copying) open(ctx context.Context) (err error) {
-	c.service, err = c.run.open(ctx, need{verb: "cp", does: "copy files of sandboxes", lockWait: c.lockWait})
+	c.service, err = c.run.open(ctx, need{verb: "cp", does: "copy files of sandboxes", changes: true, lockWait: c.lockWait})
 	return err
 }
 

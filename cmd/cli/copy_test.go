@@ -170,8 +170,12 @@ func TestCopyOut(t *testing.T) {
 	} {
 		grow(t, c.here...)
 		before := tree(t)
-		r := invoke(t, inside(in), append([]string{"cp"}, c.args...)...)
+		e := inside(in)
+		r := invoke(t, e, append([]string{"cp"}, c.args...)...)
 		got := tree(t)
+		if e.opened.ReadOnly {
+			t.Errorf("cp %v cannot wake the sandbox", c.args)
+		}
 		if c.want == nil {
 			if r.code != 1 || !strings.Contains(r.err, c.say) || !slices.Equal(got, before) {
 				t.Errorf("cp %v in %v: exit %d, %v\n%s", c.args, c.here, r.code, got, r.err)

@@ -277,7 +277,7 @@ func TestAttach(t *testing.T) {
 		_, err := log.WriteString("one\ntwo\n")
 		return 7, err
 	})
-	if r := invoke(t, e, "attach", "py"); r.code != 7 || r.out != "one\ntwo\n" || r.err != "" || e.attached != "py" {
+	if r := invoke(t, e, "attach", "py"); r.code != 7 || r.out != "one\ntwo\n" || r.err != "" || e.attached != "py" || e.opened.ReadOnly {
 		t.Errorf("exit %d of %q\n%s%s", r.code, e.attached, r.out, r.err)
 	}
 	e = attached(t, "", func(*os.File, chan int) (int, error) { return 0, nil })

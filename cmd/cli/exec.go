@@ -79,7 +79,8 @@ func (r *run) exec(ctx context.Context, request *reconcile.ExecRequest, interact
 			request.Stdin = r.In
 		}
 	}
-	service, err := r.open(ctx, need{verb: "exec", does: "run commands in sandboxes", lockWait: lockWait})
+	// It may wake the sandbox and renew its lease.
+	service, err := r.open(ctx, need{verb: "exec", does: "run commands in sandboxes", changes: true, lockWait: lockWait})
 	if err != nil {
 		return err
 	}
