@@ -39,6 +39,8 @@ type engine struct {
 	result  *reconcile.ApplyResult
 
 	touched  []string
+	spec     config.Sandbox // of all that are described
+	openings []bool         // whether each was for looking only
 	attached string
 	live     *live // what attach gives, if anything
 	events   []reconcile.EventsRequest
@@ -125,8 +127,8 @@ func (e *engine) List(_ context.Context, addresses ...string) (*reconcile.ListRe
 func (e *engine) Describe(_ context.Context, address string) (*reconcile.Description, error) {
 	e.asked = append(e.asked, address)
 	for _, x := range e.list {
-		if x.Address == address {
-			return &reconcile.Description{Sandbox: x}, nil
+		if x.Address == address || x.Address == "sandbox."+address {
+			return &reconcile.Description{Sandbox: x, Spec: e.spec}, nil
 		}
 	}
 	return nil, &reconcile.Error{Kind: reconcile.NotFound, Message: "sandbox: not found: " + address}
@@ -238,6 +240,7 @@ func invokeBy(t *testing.T, e *engine, euid int, in *os.File, args ...string) ra
 		Exit:    func(code int) { t.Errorf("exit at once with %d", code) },
 		Open: func(_ context.Context, o reconcile.OpenOptions) (reconcile.Service, error) {
 			e.opened = o
+			e.openings = append(e.openings, o.ReadOnly)
 			e.opens++
 			return e, nil
 		},

@@ -112,10 +112,56 @@ type copying struct {
 	service         reconcile.Service
 }
 
-func (c *copying) open(ctx context.Context) (err error) {
-	c.service, err = c.run.open(ctx, need{verb: "cp", does: "copy files of sandboxes", changes: true, lockWait: c.lockWait})
+// open reaches the engine for a copy of the sandbox's files. Copies may be long, and
+// two of them joined by a pipe, so without an agent they only read the state. What use
+// of the sandbox changes there, that it wakes and is renewed, is done before.
+func (c *copying) open(ctx context.Context, sandbox string) (err error) {
+	n := need{verb: "cp", does: "copy files of sandboxes", lockWait: c.lockWait}
+	if c.service, err = c.run.open(ctx, n); err != nil {
+		return err
+	}
+	about, err := c.service.Describe(ctx, sandbox)
+	if err != nil {
+		err = suggest(ctx, c.service, sandbox, err)
+	} else if life := about.Spec.Lifetime; !watched(ctx, c.service) && (life.IdleTimeout > 0 || life.ResumeOnAccess || life.RenewOnAccess > 0) {
+		err = c.use(ctx, n, sandbox)
+	}
+	if err != nil {
+		c.service.Close()
+	}
 	return err
 }
+
+// use uses the sandbox once with the state open for changes.
+func (c *copying) use(ctx context.Context, n need, sandbox string) error {
+	reading := n
+	n.changes = true
+	for _, next := range []need{n, reading} {
+		if err := c.service.Close(); err != nil {
+			return fmt.Errorf("cannot let go of the state: %w", err)
+		}
+		service, err := c.run.open(ctx, next)
+		if err != nil {
+			c.service = closed{c.service}
+			return err
+		}
+		c.service = service
+		if !next.changes {
+			break
+		}
+		s, err := c.read(ctx, place{sandbox, "/."})
+		if err != nil {
+			return c.explain(ctx, place{sandbox: sandbox}, err)
+		}
+		s.drop()
+	}
+	return nil
+}
+
+// closed is an engine that is closed already.
+type closed struct{ reconcile.Service }
+
+func (closed) Close() error { return nil }
 
 // stream is the tar archive of a path in a sandbox while it comes.
 type stream struct {
@@ -213,7 +259,7 @@ func (c *copying) out(ctx context.Context, src place, dst string) error {
 	if dst == "-" && isTerminal(c.Out) {
 		return failure("a tar archive is nothing for a terminal", "Send it into a file or a pipe: pinfold cp %s:%s - | tar -t", src.sandbox, src.path)
 	}
-	if err := c.open(ctx); err != nil {
+	if err := c.open(ctx, src.sandbox); err != nil {
 		return err
 	}
 	defer c.service.Close()
@@ -385,7 +431,7 @@ func (c *copying) in(ctx context.Context, src string, dst place) error {
 			return err
 		}
 	}
-	if err := c.open(ctx); err != nil {
+	if err := c.open(ctx, dst.sandbox); err != nil {
 		return err
 	}
 	defer c.service.Close()
@@ -471,14 +517,7 @@ func (c *copying) placed(ctx context.Context, p *packing, src string, dst place)
 		}
 	case !isKind(err, reconcile.NotFound):
 		return "", "", err
-	default:
-		// The path, or all of the sandbox, is not there.
-		if _, err := c.service.List(ctx, dst.sandbox); err != nil {
-			return "", "", err
-		}
-		if isDir || !slash {
-			break
-		}
+	case !isDir && slash:
 		return "", "", failure(fmt.Sprintf("there is no directory %s in %s", dst.path, dst.sandbox), "Make it first, or leave the / at its end out.")
 	}
 	return path.Dir(probe.path), path.Base(probe.path), nil

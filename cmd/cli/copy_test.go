@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"pinfold/config"
 	"pinfold/reconcile"
 )
 
@@ -173,8 +174,8 @@ func TestCopyOut(t *testing.T) {
 		e := inside(in)
 		r := invoke(t, e, append([]string{"cp"}, c.args...)...)
 		got := tree(t)
-		if e.opened.ReadOnly {
-			t.Errorf("cp %v cannot wake the sandbox", c.args)
+		if !e.opened.ReadOnly {
+			t.Errorf("cp %v keeps others from the state", c.args)
 		}
 		if c.want == nil {
 			if r.code != 1 || !strings.Contains(r.err, c.say) || !slices.Equal(got, before) {
@@ -184,6 +185,20 @@ func TestCopyOut(t *testing.T) {
 		}
 		if r.code != 0 || !slices.Equal(got, c.want) {
 			t.Errorf("cp %v in %v: exit %d, %v, want %v\n%s", c.args, c.here, r.code, got, c.want, r.err)
+		}
+	}
+}
+
+// Without an agent one that may rest is used with the state open for changes, and
+// copied from without.
+func TestCopyWakes(t *testing.T) {
+	for _, life := range []config.Lifetime{{IdleTimeout: 1}, {ResumeOnAccess: true}, {RenewOnAccess: 1}} {
+		grow(t)
+		e := inside(map[string][]byte{"/.": archive(t, "./"), "/f": archive(t, "f=1")})
+		e.spec.Lifetime = life
+		r := invoke(t, e, "cp", "py:/f", ".")
+		if got := tree(t); r.code != 0 || !slices.Equal(got, []string{"f=1"}) || !slices.Equal(e.openings, []bool{true, false, true}) || !slices.Equal(e.copies, []string{"out py /.", "out py /f"}) {
+			t.Errorf("%+v: exit %d, %v, opened %v, %v\n%s", life, r.code, got, e.openings, e.copies, r.err)
 		}
 	}
 }
@@ -438,7 +453,7 @@ func TestCopyInterrupted(t *testing.T) {
 		t.Errorf("exit %d, %v\n%s", r.code, got, r.err)
 	}
 	grow(t)
-	e = inside(nil)
+	e = inside(map[string][]byte{})
 	e.copyIn = func(_ string, r io.Reader) error {
 		self(t, syscall.SIGINT)
 		_, err := io.Copy(io.Discard, r)
