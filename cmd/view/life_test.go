@@ -18,7 +18,7 @@ func resting() *reconcile.Description {
 	return &reconcile.Description{
 		Sandbox: reconcile.SandboxView{
 			Address: "sandbox.nap", Phase: plan.Paused, Mode: "paused", DeclaredMode: "suspended", Conditions: conditions,
-			Hold: &plan.Hold{Mode: "paused", By: "idle", At: now.Add(-time.Minute), Under: &plan.Hold{Mode: "running", By: "operator", At: now.Add(-time.Hour), Reason: "demo"}},
+			Hold:    &plan.Hold{Mode: "paused", By: "idle", At: now.Add(-time.Minute), Under: &plan.Hold{Mode: "running", By: "operator", At: now.Add(-time.Hour), Reason: "demo"}},
 			EndedAt: ptr(now.Add(time.Hour)), LastActivity: ptr(now.Add(-6 * time.Minute)),
 		},
 		Spec: config.Sandbox{
