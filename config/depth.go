@@ -26,7 +26,13 @@ func parseConfig(src []byte, name string) (*hcl.File, hcl.Diagnostics) {
 			Subject: &hcl.Range{Filename: name, Start: pos, End: pos},
 		}}
 	}
-	return hclsyntax.ParseConfig(src, name, hcl.InitialPos)
+	file, diags := hclsyntax.ParseConfig(src, name, hcl.InitialPos)
+	if file != nil {
+		if body, ok := file.Body.(*hclsyntax.Body); ok {
+			boundBody(body)
+		}
+	}
+	return file, diags
 }
 
 // tooDeep counts brackets, prefix operators and question marks wherever they

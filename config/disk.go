@@ -15,8 +15,9 @@ import (
 // loaded it reads the real one and keeps what it read in the Source; afterwards
 // it answers from the Source alone.
 type disk struct {
-	source *Source
-	live   bool
+	source    *Source
+	live      bool
+	valueless bool // of Check
 }
 
 // maxRead bounds a file that a function reads, in bytes: it becomes part of

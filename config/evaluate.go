@@ -36,6 +36,15 @@ func (s *Source) Evaluate(set Settings, ex Exports) (*Desired, Diagnostics) {
 	return desired, ev.sorted()
 }
 
+// Check reports what is wrong with the configuration whatever values its variables
+// will have: one that is not set and has no default is unknown, of its type.
+func (s *Source) Check(set Settings) Diagnostics {
+	ev := newEvaluation(s, set, nil, &disk{source: s, valueless: true})
+	ev.valueless = true
+	ev.run()
+	return ev.sorted()
+}
+
 // evaluation is one run over a Source.
 type evaluation struct {
 	*sink
@@ -43,6 +52,8 @@ type evaluation struct {
 	settings  Settings
 	exports   Exports
 	functions map[string]function.Function
+	budget    *budget
+	valueless bool // variables without a value are unknown, and so is what they decide
 	m         *module
 	host      *hostPolicies
 	known     map[string]string // kind of each resource instance, by address
@@ -53,7 +64,8 @@ type evaluation struct {
 }
 
 func newEvaluation(s *Source, set Settings, ex Exports, d *disk) *evaluation {
-	return &evaluation{sink: newSink(), src: s, settings: set, exports: ex, functions: functions(d), known: map[string]string{}}
+	b := newBudget()
+	return &evaluation{sink: newSink(), src: s, settings: set, exports: ex, functions: functions(d, b), budget: b, known: map[string]string{}}
 }
 
 func (ev *evaluation) run() *Desired {
@@ -148,7 +160,8 @@ func (ev *evaluation) scopeOf(n *node) {
 		groups[dep.kind][dep.name] = dep.value
 	}
 	vars := map[string]cty.Value{
-		"path": cty.ObjectVal(map[string]cty.Value{"module": cty.StringVal("."), "root": cty.StringVal(".")}),
+		"path":     cty.ObjectVal(map[string]cty.Value{"module": cty.StringVal("."), "root": cty.StringVal(".")}),
+		budgetName: ev.budget.value(),
 	}
 	for kind, group := range groups {
 		vars[kind] = cty.ObjectVal(group)
@@ -243,9 +256,12 @@ func (ev *evaluation) value(n *node, attr *hclsyntax.Attribute, scope *hcl.EvalC
 	if x.done {
 		return x.value, !x.failed
 	}
-	v, diags := attr.Expr.Value(scope)
-	for _, diag := range diags {
-		ev.add(address, x.explain(diag))
+	v, diags := ev.budget.within(attr.Expr, scope)
+	if !ev.budget.told { // once is enough: everything fails from then on
+		for _, diag := range diags {
+			ev.add(address, x.explain(diag))
+		}
+		ev.budget.told = ev.budget.over()
 	}
 	if !x.perInstance {
 		x.done, x.value, x.failed = true, v, diags.HasErrors()
@@ -406,6 +422,7 @@ func (ev *evaluation) expandForEach(n *node, attr *hclsyntax.Attribute) bool {
 		ev.fail(n.address(), rng, "Invalid for_each", "It has %d elements; a block has at most %d instances.", v.LengthInt(), maxInstances)
 		return false
 	}
+	ev.allow(v.LengthInt())
 	n.byKey = make(map[any]string, v.LengthInt())
 	valid := true
 	for it := v.ElementIterator(); it.Next(); {
@@ -447,6 +464,7 @@ func (ev *evaluation) expandCount(n *node, attr *hclsyntax.Attribute) bool {
 		ev.fail(n.address(), rng, "Invalid count", "A whole number from 0 to %d is needed, not %s.", maxInstances, number.AsBigFloat().Text('g', 10))
 		return false
 	}
+	ev.allow(int(total))
 	n.byKey = make(map[any]string, total)
 	for i := range int(total) {
 		each := n.scope.NewChild()
@@ -454,6 +472,13 @@ func (ev *evaluation) expandCount(n *node, attr *hclsyntax.Attribute) bool {
 		n.addInstance(i, each)
 	}
 	return true
+}
+
+// allow lets the block's instances cost something.
+func (ev *evaluation) allow(instances int) {
+	if !ev.budget.over() {
+		ev.budget.left += int64(instances) * instanceSteps
+	}
 }
 
 func (n *node) addInstance(key any, each *hcl.EvalContext) {

@@ -14,8 +14,9 @@ import (
 	"github.com/zclconf/go-cty/cty/function"
 )
 
-// functions are all that expressions may call, reading files through d.
-func functions(d *disk) map[string]function.Function {
+// functions are all that expressions may call, reading files through d and
+// spending b.
+func functions(d *disk, b *budget) map[string]function.Function {
 	out := maps.Clone(pureFunctions)
 	for name := range refused {
 		out[name] = refusedFunc // reported before evaluation; here so that HCL does not report it again
@@ -42,7 +43,7 @@ func functions(d *disk) map[string]function.Function {
 		out[name] = d.function(func(b []byte) (string, error) { return f(b), nil })
 	}
 	out["fileexists"] = function.New(&function.Spec{
-		Params: []function.Parameter{fileParameter("path")},
+		Params: []function.Parameter{d.fileParameter("path")},
 		Type:   function.StaticReturnType(cty.Bool),
 		Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
 			if err := mustKnow(args...); err != nil {
@@ -53,7 +54,7 @@ func functions(d *disk) map[string]function.Function {
 		},
 	})
 	out["fileset"] = function.New(&function.Spec{
-		Params: []function.Parameter{fileParameter("path"), fileParameter("pattern")},
+		Params: []function.Parameter{d.fileParameter("path"), d.fileParameter("pattern")},
 		Type:   function.StaticReturnType(cty.Set(cty.String)),
 		Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
 			if err := mustKnow(args...); err != nil {
@@ -73,14 +74,16 @@ func functions(d *disk) map[string]function.Function {
 			return cty.SetVal(values), nil
 		},
 	})
+	out = b.meter(out)
 	inner := maps.Clone(out) // a template cannot read templates: that could go on for ever
-	out["templatefile"] = d.template(inner)
+	out["templatefile"] = d.template(inner, b)
 	return out
 }
 
-// fileParameter lets a function see an unknown path, to refuse it in words.
-func fileParameter(name string) function.Parameter {
-	return function.Parameter{Name: name, Type: cty.String, AllowUnknown: true}
+// fileParameter lets a function see an unknown path, to refuse it in words. In a
+// check without values what it gives is unknown as well.
+func (d *disk) fileParameter(name string) function.Parameter {
+	return function.Parameter{Name: name, Type: cty.String, AllowUnknown: !d.valueless}
 }
 
 // mustKnow refuses file names that exist only after apply: all files are read
@@ -105,7 +108,7 @@ var refusedFunc = function.New(&function.Spec{
 // function is a function of one file's content.
 func (d *disk) function(f func([]byte) (string, error)) function.Function {
 	return function.New(&function.Spec{
-		Params: []function.Parameter{fileParameter("path")},
+		Params: []function.Parameter{d.fileParameter("path")},
 		Type:   function.StaticReturnType(cty.String),
 		Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
 			if err := mustKnow(args...); err != nil {
@@ -122,7 +125,7 @@ func (d *disk) function(f func([]byte) (string, error)) function.Function {
 }
 
 // template is templatefile: a file as an HCL template over the given values.
-func (d *disk) template(inner map[string]function.Function) function.Function {
+func (d *disk) template(inner map[string]function.Function, b *budget) function.Function {
 	parsed := map[string]hclsyntax.Expression{}
 	parse := func(path string) (hclsyntax.Expression, error) {
 		key, _ := d.clean(path)
@@ -140,6 +143,7 @@ func (d *disk) template(inner map[string]function.Function) function.Function {
 		if diags.HasErrors() {
 			return nil, diags
 		}
+		expr = bound(expr)
 		parsed[key] = expr
 		return expr, nil
 	}
@@ -170,6 +174,7 @@ func (d *disk) template(inner map[string]function.Function) function.Function {
 					rng.Filename, rng.Start.Line, t.RootName(), didYouMean(t.RootName(), slices.Collect(maps.Keys(scope.Variables))))
 			}
 		}
+		scope.Variables[budgetName] = b.value()
 		out, diags := expr.Value(scope)
 		if diags.HasErrors() {
 			return cty.NilVal, diags
@@ -178,7 +183,7 @@ func (d *disk) template(inner map[string]function.Function) function.Function {
 	}
 	return function.New(&function.Spec{
 		Params: []function.Parameter{
-			fileParameter("path"),
+			d.fileParameter("path"),
 			{Name: "vars", Type: cty.DynamicPseudoType, AllowUnknown: true},
 		},
 		// A template of one ${…} alone has that value's type, so it is not fixed.

@@ -218,7 +218,8 @@ func requiredVersion(k *sink, b *hclsyntax.Block) {
 	if attr == nil {
 		return
 	}
-	value, diags := attr.Expr.Value(nil)
+	work := newBudget()
+	value, diags := work.within(attr.Expr, work.constants())
 	if diags.HasErrors() || value.IsNull() || !value.IsKnown() || value.Type() != cty.String {
 		k.fail("", attr.Expr.Range().Ptr(), "Invalid version constraint", "required_version must be a plain string, such as \">= 0.1\".")
 		return

@@ -108,7 +108,10 @@ func (r settingsReader) value(name string, ty cty.Type) (cty.Value, *hcl.Range, 
 		return cty.NilVal, nil, false
 	}
 	rng := attr.Expr.Range().Ptr()
-	v, diags := attr.Expr.Value(&hcl.EvalContext{Functions: pureFunctions})
+	b := newBudget()
+	scope := b.constants()
+	scope.Functions = b.meter(pureFunctions)
+	v, diags := b.within(attr.Expr, scope)
 	r.addAll("", diags)
 	if diags.HasErrors() || v.IsNull() {
 		return cty.NilVal, rng, false
@@ -245,7 +248,8 @@ func (ev *evaluation) readHostPolicies() *hostPolicies {
 		m.ordered = append(m.ordered, m.lookup("policy", name))
 	}
 	m.resolve(ev.sink)
-	scope := &hcl.EvalContext{Functions: pureFunctions, Variables: map[string]cty.Value{}}
+	scope := ev.budget.constants()
+	scope.Functions = ev.budget.meter(pureFunctions)
 	layers := map[string]layer{}
 	for _, n := range m.ordered {
 		for _, x := range n.exprs {

@@ -64,7 +64,7 @@ func (ev *evaluation) variable(n *node) (cty.Value, bool) {
 
 	fallback := cty.NilVal
 	if attr := body.Attributes["default"]; attr != nil {
-		v, diags := attr.Expr.Value(nil)
+		v, diags := ev.budget.within(attr.Expr, ev.budget.constants())
 		if diags.HasErrors() {
 			ev.fail("", attr.Expr.Range().Ptr(), "Invalid default", "A default is a constant: it cannot use references or functions. Put what is computed into locals.")
 			return cty.DynamicVal, false
@@ -85,6 +85,10 @@ func (ev *evaluation) variable(n *node) (cty.Value, bool) {
 	}
 	given, set := ev.src.Variables[n.name]
 	if !set {
+		if fallback == cty.NilVal && ev.valueless {
+			n.tainted = true // what it decides cannot be told here
+			return cty.UnknownVal(ty), true
+		}
 		if fallback == cty.NilVal {
 			ev.fail("", n.rng.Ptr(), "No value for variable "+quote(n.name),
 				"The variable has no default. Set it with -var '%s=VALUE', in pinfold.pfvars, in a file given by -var-file, or as PINFOLD_VAR_%s.", n.name, n.name)
@@ -122,7 +126,7 @@ func (ev *evaluation) variableType(attr *hclsyntax.Attribute) (cty.Type, *typeex
 
 // constant evaluates an argument that can use neither references nor functions.
 func (ev *evaluation) constant(attr *hclsyntax.Attribute, ty cty.Type) (cty.Value, bool) {
-	v, diags := attr.Expr.Value(nil)
+	v, diags := ev.budget.within(attr.Expr, ev.budget.constants())
 	if !diags.HasErrors() {
 		if out, err := convert.Convert(v, ty); err == nil && !out.IsNull() && out.IsKnown() {
 			return out, true
@@ -150,7 +154,7 @@ func (ev *evaluation) given(name string, v Value, ty cty.Type) (cty.Value, bool)
 		ev.addAll("", diags)
 		return cty.DynamicVal, false
 	}
-	out, diags := expr.Value(nil)
+	out, diags := ev.budget.within(bound(expr), ev.budget.constants())
 	if diags.HasErrors() {
 		ev.fail("", expr.Range().Ptr(), "Invalid value for variable "+quote(name), "Values of variables are constants: they cannot use references or functions. Put text in double quotes.")
 		return cty.DynamicVal, false
