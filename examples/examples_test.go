@@ -17,9 +17,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
 
 	"pinfold/reconcile"
+	"pinfold/runtime/leftovers"
 )
 
 // bound is how long a test waits for anything before it fails.
@@ -402,56 +402,8 @@ func (e *example) clean() {
 		e.t.Fatal(err)
 	}
 	short := reconcile.ShortID(strings.TrimSpace(string(lineage)))
-	// Init may take a moment to collect the last processes.
-	e.until("a clean host", func() (bool, string) {
-		left := e.leftovers(short)
-		return len(left) == 0, strings.Join(left, "\n")
-	})
-}
-
-func (e *example) leftovers(short string) (left []string) {
-	links, err := netlink.LinkList()
-	if err != nil {
-		e.t.Fatal(err)
+	left, err := leftovers.Settled(short, e.state, e.run)
+	if err != nil || len(left) > 0 {
+		e.t.Errorf("left on the host: %q, %v", left, err)
 	}
-	for _, l := range links {
-		if a := l.Attrs(); strings.HasPrefix(a.Alias, "pinfold "+short+" ") || strings.Contains(a.Name, short) {
-			left = append(left, "link "+a.Name)
-		}
-	}
-	tables, err := exec.Command("nft", "list", "tables").CombinedOutput()
-	if err != nil {
-		e.t.Fatalf("nft list tables: %v\n%s", err, tables)
-	}
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	processes, err := filepath.Glob("/proc/[0-9]*/cgroup")
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	texts := string(tables) + string(mounts)
-	for _, p := range processes {
-		b, err := os.ReadFile(p)
-		if err == nil { // else it has ended meanwhile
-			texts += string(b)
-		}
-	}
-	for line := range strings.Lines(texts) {
-		if strings.Contains(line, "pinfold-"+short) || strings.Contains(line, e.state) || strings.Contains(line, e.run) {
-			left = append(left, strings.TrimSpace(line))
-		}
-	}
-	for _, pattern := range []string{
-		"/sys/fs/cgroup/*pinfold-" + short, "/sys/fs/cgroup/*/*pinfold-" + short,
-		e.state + "/instances/*", e.state + "/volumes/*", e.run + "/instances/*", e.run + "/containers/*", e.run + "/netns/*",
-	} {
-		found, err := filepath.Glob(pattern)
-		if err != nil {
-			e.t.Fatal(err)
-		}
-		left = append(left, found...)
-	}
-	return left
 }

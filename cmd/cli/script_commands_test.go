@@ -19,6 +19,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"pinfold/reconcile"
+	"pinfold/runtime/leftovers"
 )
 
 // bound is how long a script waits for anything before it fails.
@@ -358,7 +359,7 @@ func hostClean(ts *testscript.TestScript, neg bool, _ []string) {
 	if ts.Value(agentKey).(*agentProcess).cmd != nil {
 		stopAgent(ts, false, nil)
 	}
-	left, err := leftAtLast(ts.Getenv("PINFOLD_STATE_DIR"), ts.Getenv("PINFOLD_RUN_DIR"))
+	left, err := leftOf(leftovers.Settled, ts.Getenv("PINFOLD_STATE_DIR"), ts.Getenv("PINFOLD_RUN_DIR"))
 	ts.Check(err)
 	if len(left) > 0 {
 		ts.Fatalf("left on the host:\n%s", strings.Join(left, "\n"))
@@ -373,7 +374,7 @@ func abandon(env *testscript.Env) {
 	if said := env.Values[agentKey].(*agentProcess).end(syscall.SIGTERM); said != "" {
 		env.T().Log("[agent]\n" + said)
 	}
-	left, err := leftovers(env.Getenv("PINFOLD_STATE_DIR"), env.Getenv("PINFOLD_RUN_DIR"))
+	left, err := leftOf(leftovers.Of, env.Getenv("PINFOLD_STATE_DIR"), env.Getenv("PINFOLD_RUN_DIR"))
 	if err == nil && len(left) == 0 {
 		return
 	}
@@ -397,7 +398,7 @@ func abandon(env *testscript.Env) {
 	cmd.Env = append(os.Environ(), scriptHelper+"=1", "PINFOLD_STATE_DIR="+env.Getenv("PINFOLD_STATE_DIR"), "PINFOLD_RUN_DIR="+env.Getenv("PINFOLD_RUN_DIR"), "PINFOLD_HOST_CONFIG="+env.Getenv("PINFOLD_HOST_CONFIG"))
 	out, err := cmd.CombinedOutput()
 	env.T().Log(fmt.Sprintf("left behind: %q; destroy: %v\n%s", left, err, out))
-	if left, err := leftAtLast(env.Getenv("PINFOLD_STATE_DIR"), env.Getenv("PINFOLD_RUN_DIR")); err != nil || len(left) > 0 {
+	if left, err := leftOf(leftovers.Settled, env.Getenv("PINFOLD_STATE_DIR"), env.Getenv("PINFOLD_RUN_DIR")); err != nil || len(left) > 0 {
 		env.T().Log(fmt.Sprintf("STILL on the host: %q, %v", left, err))
 	}
 }

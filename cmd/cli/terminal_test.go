@@ -15,6 +15,8 @@ import (
 
 	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
+
+	"pinfold/runtime/leftovers"
 )
 
 // terminal is a command that has one.
@@ -160,7 +162,7 @@ func testTerminal(t *testing.T, agent bool) {
 	}
 	state, run := filepath.Join(dir, "state"), filepath.Join(dir, "run")
 	t.Cleanup(func() {
-		left, err := leftAtLast(state, run)
+		left, err := leftOf(leftovers.Settled, state, run)
 		if err != nil || len(left) > 0 {
 			t.Errorf("left on the host: %q, %v", left, err)
 			return

@@ -13,14 +13,18 @@ func (r *run) validateCommand() *cli.Command {
 	var in config.Inputs
 	return &cli.Command{
 		Name: "validate", Usage: "check the configuration", UsageText: "pinfold validate [flags]", Category: "config",
-		Description: "Reads and evaluates the files of the current directory and reports everything that is wrong with them in one run. It looks at neither records nor host and needs no privileges.",
+		Description: "Reads and evaluates the files of the current directory and reports everything that is wrong with them in one run. A variable without a value and a default is left open: what is wrong whatever it will be is found. It looks at neither records nor host and needs no privileges.",
 		Flags:       append(r.inputFlags(&in), r.jsonFlag()),
 		Metadata:    example("pinfold validate", "pinfold validate -var 'deadline=never'"),
 		Action: func(_ context.Context, cmd *cli.Command) error {
 			if _, err := arguments(cmd, 0, 0); err != nil {
 				return err
 			}
-			_, diags, err := r.evaluate(in)
+			settings, diags := config.LoadSettings(r.global.hostConfig)
+			src, found := config.Load(".", in)
+			if diags = append(diags, found...); !diags.HasErrors() {
+				diags = append(diags, src.Check(settings)...)
+			}
 			if r.json {
 				if err := view.ValidateJSON(r.out, diags); err != nil {
 					return err
@@ -28,7 +32,7 @@ func (r *run) validateCommand() *cli.Command {
 			} else {
 				r.complain(diags)
 			}
-			if err != nil {
+			if diags.HasErrors() {
 				return exitWith(exitError)
 			}
 			if !r.json {
