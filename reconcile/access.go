@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -78,7 +79,8 @@ func (e *Engine) enter(ctx context.Context, word string) (rec *plan.Sandbox, lea
 // rests tells whether access wakes the sandbox: it is held by the idle rule or
 // by expiry, never by an operator, and its rules say so.
 func rests(rec *plan.Sandbox) bool {
-	return rec.Spec.Lifetime.ResumeOnAccess && heldByRule(rec)
+	ended := rec.Expired != nil && !rec.Expired.Paused
+	return rec.Spec.Lifetime.ResumeOnAccess && heldByRule(rec) && !ended
 }
 
 func heldByRule(rec *plan.Sandbox) bool {
@@ -105,7 +107,7 @@ func (e *actor) awaken(ctx context.Context, address string) (*plan.Sandbox, erro
 	work := context.WithoutCancel(ctx)
 	switch phase := phaseOf(rec); phase {
 	case plan.Paused, plan.Stopped:
-		w, err := e.lift(rec, nil)
+		w, err := e.lift(rec)
 		if err != nil {
 			return nil, errorOf(err)
 		}
@@ -125,19 +127,36 @@ func (e *actor) awaken(ctx context.Context, address string) (*plan.Sandbox, erro
 
 // lift ends a rest in the record: the hold goes, what lay under it comes back,
 // and the lease runs again. The caller resumes or starts with what it returns.
-func (e *actor) lift(rec *plan.Sandbox, timeout *time.Duration) (*write, error) {
-	lease, err := rec.Lease.OnResume(rec, timeout, e.now(), time.Duration(e.settings.MaxLifetime))
-	if err != nil {
-		return nil, &Error{Kind: Conflict, Message: err.Error()}
-	}
-	rec.Lease = lease
-	if rec.Expired != nil && rec.Expired.Paused {
-		rec.Expired = nil
+func (e *actor) lift(rec *plan.Sandbox) (*write, error) {
+	w := &write{bump: true}
+	if err := e.runAgain(rec, "wake", nil, w); err != nil {
+		return nil, err
 	}
 	by := rec.Hold.By
 	rec.Hold = rec.Hold.Under
-	w := &write{bump: true}
-	return w.event(e.eventOf(rec, "release", by, "used")), nil
+	w.event(e.eventOf(rec, "release", by, "used"))
+	if h := rec.Hold; h != nil {
+		w.event(e.eventOf(rec, "held", h.Mode, "by "+h.By+" again"))
+	}
+	return w, nil
+}
+
+// runAgain sets the lease of a sandbox that is resumed or started out of a hold,
+// which also ends an expiry by pause. What changes is put into w as an event.
+func (e *actor) runAgain(rec *plan.Sandbox, verb string, timeout *time.Duration, w *write) error {
+	lease, err := rec.Lease.OnResume(rec, timeout, e.now(), time.Duration(e.settings.MaxLifetime))
+	if err != nil {
+		var no *plan.Refusal
+		if errors.As(err, &no) {
+			no.Verb = verb
+		}
+		return &Error{Kind: Conflict, Message: err.Error()}
+	}
+	if !lease.Until.Equal(rec.Lease.Until) {
+		w.event(e.eventOf(rec, "renewed", verb, lease.Until.UTC().Format(time.RFC3339)))
+	}
+	rec.Lease, rec.Expired = lease, nil
+	return nil
 }
 
 // renewByAccess moves the lease where access does that, without holding up or

@@ -186,14 +186,16 @@ func (e *actor) storeActivity(addresses ...string) error {
 	return e.commit(w)
 }
 
-// keepActivity stores, every activityEvery, what was used since, until ctx ends.
+// keepActivity stores, every activityEvery and at the end, what was used since,
+// until ctx ends.
 func (a *agent) keepActivity(ctx context.Context) {
 	t := time.NewTicker(activityEvery)
 	defer t.Stop()
-	for {
+	for over := false; !over; {
+		coarse := activityEvery
 		select {
 		case <-ctx.Done():
-			return
+			over, coarse = true, 0
 		case <-t.C:
 		}
 		var used []string
@@ -202,7 +204,7 @@ func (a *agent) keepActivity(ctx context.Context) {
 			switch {
 			case rec == nil:
 				a.activity.forget(address)
-			case use.Busy || use.Last.Sub(rec.LastActivity) >= activityEvery:
+			case use.Busy || use.Last.Sub(rec.LastActivity) > coarse:
 				used = append(used, address)
 			}
 		}

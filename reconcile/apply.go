@@ -584,25 +584,44 @@ func (e *Engine) lacking(ctx context.Context) []string {
 
 // unwatched warns of rules that nobody enforces while no agent runs.
 func (e *Engine) unwatched() config.Diagnostics {
-	var with []string
-	e.mu.Lock()
-	for a, s := range e.records.Sandboxes {
-		if _, _, ok := plan.Deadline(&s.Spec, s.Lease); ok && s.Expired == nil {
-			with = append(with, a)
+	rules := []struct {
+		what string
+		has  func(*plan.Sandbox) bool
+	}{
+		{"a deadline, acted on only at the next apply", func(s *plan.Sandbox) bool {
+			_, _, dated := plan.Deadline(&s.Spec, s.Lease)
+			return dated && s.Expired == nil
+		}},
+		{"an idle_timeout: it does not rest", func(s *plan.Sandbox) bool { return s.Spec.Lifetime.IdleTimeout > 0 }},
+		{"published ports that only the agent can serve", func(s *plan.Sandbox) bool { return relayed(&s.Spec) }},
+		{"a restart block: it is started again only at the next apply", func(s *plan.Sandbox) bool {
+			return s.Spec.Restart.Mode == "always" || s.Spec.Restart.Mode == "on-failure"
+		}},
+		{"a health block: nobody probes it", func(s *plan.Sandbox) bool { return s.Spec.Health != nil }},
+	}
+	records := e.snapshot()
+	var words []string
+	for _, r := range rules {
+		var with []string
+		for _, a := range sortedKeys(records.Sandboxes) {
+			if r.has(records.Sandboxes[a]) {
+				with = append(with, a)
+			}
+		}
+		if len(with) > 0 {
+			have := "have"
+			if len(with) == 1 {
+				have = "has"
+			}
+			words = append(words, some(with)+" "+have+" "+r.what+".")
 		}
 	}
-	e.mu.Unlock()
-	if len(with) == 0 {
+	if len(words) == 0 {
 		return nil
 	}
-	slices.Sort(with)
-	have := "have"
-	if len(with) == 1 {
-		have = "has"
-	}
 	return config.Diagnostics{{
-		Severity: "warning", Summary: "no agent is running to enforce deadlines",
-		Detail: some(with) + " " + have + " a deadline. Without an agent it is acted on only at the next apply; run pinfold agent.",
+		Severity: "warning", Summary: "no agent is running to enforce rules",
+		Detail: strings.Join(words, " ") + " Run pinfold agent.",
 	}}
 }
 

@@ -858,11 +858,11 @@ func TestHistoryTellsWhatFailedAndThatItIsUndone(t *testing.T) {
 func TestUnwatchedDeadlinesInWords(t *testing.T) {
 	l := newLab(t, map[string]string{"main.hcl": one("lifetime { ttl = \"1h\" }")})
 	e := l.open("apply")
-	if w := l.apply(e, plan.Options{}).Warnings; len(w) != 1 || !strings.HasPrefix(w[0].Detail, "sandbox.a has a deadline.") {
+	if w := l.apply(e, plan.Options{}).Warnings; len(w) != 1 || !strings.HasPrefix(w[0].Detail, "sandbox.a has a deadline,") {
 		t.Errorf("one: %+v", w)
 	}
 	l.main(one("lifetime { ttl = \"1h\" }") + box("b", "lifetime { ttl = \"1h\" }"))
-	if w := l.apply(e, plan.Options{}).Warnings; len(w) != 1 || !strings.HasPrefix(w[0].Detail, "sandbox.a, sandbox.b have a deadline.") {
+	if w := l.apply(e, plan.Options{}).Warnings; len(w) != 1 || !strings.HasPrefix(w[0].Detail, "sandbox.a, sandbox.b have a deadline,") {
 		t.Errorf("two: %+v", w)
 	}
 	l.end(e)

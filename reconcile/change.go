@@ -107,7 +107,9 @@ func (r *run) toRest(ctx context.Context, rec *plan.Sandbox, c plan.Change) erro
 		}
 		defer done()
 		rec.Hold = c.Hold
-		w = (&write{bump: true}).event(r.eventOf(rec, "held", c.Hold.Mode, c.Cause))
+		ev := r.eventOf(rec, "held", c.Hold.Mode, c.Cause)
+		ev.By = c.Hold.By
+		w = (&write{bump: true}).event(ev)
 	}
 	if c.Action == plan.ActSuspend {
 		return r.stop(ctx, rec, plan.BySuspend, w)
@@ -125,6 +127,7 @@ func (r *run) noteOnly(rec *plan.Sandbox, c plan.Change) error {
 	case c.Then == "failed" && rec.Instance != nil:
 		w.bump = true
 		rec.Instance.Phase, rec.Instance.FailReason = plan.Failed, c.Reason
+		rec.Restarts.NextAt = time.Time{}
 		rec.Conditions = plan.Conditions(rec, plan.Seen{UID: rec.UID, Layer: true}, true, r.now())
 		w.event(r.eventOf(rec, "failed", c.Reason, c.Cause))
 	default:

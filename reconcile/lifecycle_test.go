@@ -93,7 +93,7 @@ func TestIdlePausesAndAccessWakes(t *testing.T) {
 		l.phase(e, "sandbox.a", plan.Running)
 		sleep(time.Second)
 		l.phase(e, "sandbox.a", plan.Paused)
-		if ev := l.events(e, "sandbox.a"); !hasPrefix(ev, "held/paused/agent") || !hasPrefix(ev, "release/idle/access") {
+		if ev := l.events(e, "sandbox.a"); !hasPrefix(ev, "held/paused/idle") || !hasPrefix(ev, "release/idle/access") {
 			t.Errorf("history %v", ev)
 		}
 	})
@@ -854,5 +854,98 @@ func TestReplaceAfterAnExpiryByPause(t *testing.T) {
 			t.Errorf("expires at %v", v.ExpiresAt)
 		}
 		l.nothingToDo(e)
+	})
+}
+
+// A hold's release by an operator takes what lies under it along.
+func TestReleaseDropsWhatLiesUnder(t *testing.T) {
+	withAgent(t, one(`
+  operating_mode = "suspended"
+  lifetime { idle_timeout = "5m" }`), func(l *lab, e *Engine, k *keeper) {
+		l.act(e, "start", "a")
+		sleep(6 * time.Minute)
+		l.hold(e, "paused", "idle")
+		l.act(e, "release", "a")
+		l.hold(e, "", "")
+		sleep(time.Second)
+		l.phase(e, "sandbox.a", plan.Stopped)
+		l.nothingToDo(e)
+	})
+}
+
+// What rests and then expires is not woken, and the refusal speaks of what was asked.
+func TestAccessDoesNotWakeWhatExpired(t *testing.T) {
+	withAgent(t, one(`lifetime {
+    ttl              = "1h"
+    idle_timeout     = "5m"
+    idle_action      = "suspend"
+    resume_on_access = true
+  }`), func(l *lab, e *Engine, k *keeper) {
+		sleep(2 * time.Hour)
+		_, err := l.exec(e, "sim", "exit=0")
+		l.refused(err, Conflict, "expired at")
+		l.refused(err, Conflict, "cannot exec")
+		l.phase(e, "sandbox.a", plan.Stopped)
+	})
+}
+
+// An end of the agent in order forgets no use, however short ago.
+func TestAnOrderlyEndStoresTheLastUse(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		l := newLab(t, map[string]string{"main.hcl": one("")})
+		e := l.open("agent")
+		l.apply(e, plan.Options{})
+		k := l.keep(e)
+		sleep(20 * time.Second)
+		l.ran(e, "sim", "after=1s", "exit=0")
+		used := *l.view(e, "sandbox.a").LastActivity
+		k.stop()
+		l.close(e)
+		e = l.open("apply")
+		if v := l.view(e, "sandbox.a"); v.LastActivity == nil || v.LastActivity.Before(used) {
+			t.Errorf("last activity %v, was %s", v.LastActivity, used)
+		}
+		l.end(e)
+	})
+}
+
+// Signals that somebody who is attached sends are the sandbox's own affair: what the
+// process makes of them is its own end.
+func TestSignalsOfAnAttachedAreItsOwn(t *testing.T) {
+	withAgent(t, command(`"sim", "await=INT", "exit=9"`, ""), func(l *lab, e *Engine, k *keeper) {
+		s, err := e.Attach(context.Background(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := waitFor(s)
+		if err := s.Signal(2); err != nil {
+			t.Fatal(err)
+		}
+		sleep(time.Minute)
+		if w := <-w; w.err != nil || w.code != 9 {
+			t.Errorf("ended with %d, %v", w.code, w.err)
+		}
+		l.phase(e, "sandbox.a", plan.Stopped)
+		l.condition(e, "Finished", "True/Failed")
+	})
+}
+
+func TestUnwatchedRulesInWords(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		l := newLab(t, map[string]string{"main.hcl": one(portConfig + `
+  lifetime { idle_timeout = "5m" }
+  restart { mode = "always" }
+  health { tcp = 7 }`)})
+		e := l.open("apply")
+		var all string
+		for _, w := range l.apply(e, plan.Options{}).Warnings {
+			all += w.Summary + ": " + w.Detail
+		}
+		for _, words := range []string{"no agent is running", "an idle_timeout", "published ports", "a restart block", "a health block"} {
+			if !strings.Contains(all, words) {
+				t.Errorf("no %q in %q", words, all)
+			}
+		}
+		l.end(e)
 	})
 }

@@ -694,7 +694,9 @@ func (e *actor) restExpired(ctx context.Context, rec *plan.Sandbox, hold *plan.H
 	w := &write{bump: true}
 	if hold != nil {
 		rec.Hold = hold
-		w.event(e.eventOf(rec, "held", hold.Mode, "expired"))
+		ev := e.eventOf(rec, "held", hold.Mode, "expired")
+		ev.By = hold.By
+		w.event(ev)
 	}
 	if phaseOf(rec) == plan.Paused {
 		rec.Conditions = plan.Conditions(rec, aliveSeen(rec, true), true, now)

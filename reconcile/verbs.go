@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"pinfold/config"
 	"pinfold/reconcile/plan"
 	"pinfold/runtime"
 )
@@ -199,11 +198,12 @@ func (e *actor) opStart(ctx context.Context, rec *plan.Sandbox, r ActRequest) er
 	if err := allowed(rec, plan.VerbStart); err != nil {
 		return err
 	}
-	if err := e.runAgain(rec, nil); err != nil {
+	w := e.held(rec, "running", r)
+	if err := e.runAgain(rec, "start", nil, w); err != nil {
 		return err
 	}
 	rec.Retry, rec.Restarts = plan.Retry{}, plan.Retry{}
-	return e.start(ctx, rec, e.held(rec, "running", r))
+	return e.start(ctx, rec, w)
 }
 
 // opStop records the hold first: a crash in the middle must not end in a restart.
@@ -232,21 +232,11 @@ func (e *actor) opResume(ctx context.Context, rec *plan.Sandbox, r ActRequest) e
 	if err := allowed(rec, plan.VerbResume); err != nil {
 		return err
 	}
-	if err := e.runAgain(rec, r.Timeout); err != nil {
+	w := e.held(rec, "running", r)
+	if err := e.runAgain(rec, "resume", (*time.Duration)(r.Timeout), w); err != nil {
 		return err
 	}
-	return e.resume(ctx, rec, e.held(rec, "running", r))
-}
-
-// runAgain sets the lease of a sandbox that is resumed or started by an operator,
-// which also ends an expiry by pause.
-func (e *actor) runAgain(rec *plan.Sandbox, timeout *config.Duration) error {
-	lease, err := rec.Lease.OnResume(rec, (*time.Duration)(timeout), e.now(), time.Duration(e.settings.MaxLifetime))
-	if err != nil {
-		return &Error{Kind: Conflict, Message: err.Error()}
-	}
-	rec.Lease, rec.Expired = lease, nil
-	return nil
+	return e.resume(ctx, rec, w)
 }
 
 // opRelease drops the hold and brings the sandbox to its declared mode.
@@ -256,13 +246,13 @@ func (e *actor) opRelease(ctx context.Context, rec *plan.Sandbox) (note string, 
 	}
 	w := &write{bump: true}
 	if heldByRule(rec) {
-		if w, err = e.lift(rec, nil); err != nil {
+		// Out of its rest, as if it were resumed; what lies under goes too.
+		if err := e.runAgain(rec, "release", nil, w); err != nil {
 			return "", err
 		}
-	} else {
-		w.event(e.eventOf(rec, "release", "operator", ""))
-		rec.Hold = nil
 	}
+	w.event(e.eventOf(rec, "release", byOperator, ""))
+	rec.Hold = nil
 	if err := e.commit(w.sandbox(copySandbox(rec))); err != nil {
 		return "", err
 	}

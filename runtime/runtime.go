@@ -73,7 +73,8 @@ type Host interface {
 	// Remove releases everything of the instance, writable layer and log
 	// included. A live process is killed first. An unknown ID succeeds.
 	Remove(ctx context.Context, id string) error
-	// Signal sends sig (a number) to the instance's main process.
+	// Signal sends sig (a number) to the instance's main process. It is the
+	// sandbox's own affair: the outcome's Outside does not have it.
 	Signal(ctx context.Context, id string, sig int) error
 
 	// Exec starts a process inside a running instance. ErrPaused on a frozen

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 )
@@ -26,10 +27,11 @@ type Renewal struct {
 type Refusal struct {
 	Address string
 	Why     string
+	Verb    string // that was refused; empty: renew
 }
 
 func (r *Refusal) Error() string {
-	return "sandbox: cannot renew " + r.Address + ": " + r.Why
+	return "sandbox: cannot " + cmp.Or(r.Verb, "renew") + " " + r.Address + ": " + r.Why
 }
 
 func refusal(s *Sandbox, format string, args ...any) *Refusal {

@@ -124,7 +124,7 @@ var lifecycle = []test{
 		p := w.ready(in)
 		w.must(w.h.Signal(w.ctx, in.ID, 10))
 		s := w.exits(in.ID, p)
-		if o := s.Outcome; o == nil || o.ExitCode != 0 || o.Signal != 0 || o.Outside != 10 {
+		if o := s.Outcome; o == nil || o.ExitCode != 0 || o.Signal != 0 || o.Outside != 0 {
 			w.Errorf("outcome %+v", o)
 		}
 		w.fails("Signal without a process", w.h.Signal(w.ctx, in.ID, 10), nil)

@@ -90,13 +90,23 @@ func (h *Host) openPidfd(p runtime.Process) (pidfd, error) {
 
 func (p pidfd) Close() error { return p.f.Close() }
 
-func (p pidfd) signal(sig int) error {
+// signal is kill(2).
+func (p pidfd) signal(sig int) error { return p.send(sig, nil) }
+
+// queue sends a signal as sigqueue(3) does (si_code SI_QUEUE), which PID 1 hands on
+// without noting it as one that ended the command from outside.
+func (p pidfd) queue(sig int) error {
+	const siQueue = -1 // sigaction(2)
+	return p.send(sig, &unix.Siginfo{Signo: int32(sig), Code: siQueue})
+}
+
+func (p pidfd) send(sig int, info *unix.Siginfo) error {
 	conn, err := p.f.SyscallConn()
 	if err != nil {
 		return err
 	}
 	var serr error
-	if err := conn.Control(func(fd uintptr) { serr = unix.PidfdSendSignal(int(fd), unix.Signal(sig), nil, 0) }); err != nil {
+	if err := conn.Control(func(fd uintptr) { serr = unix.PidfdSendSignal(int(fd), unix.Signal(sig), info, 0) }); err != nil {
 		return err
 	}
 	if errors.Is(serr, unix.ESRCH) {
@@ -190,7 +200,11 @@ func (h *Host) Signal(ctx context.Context, id string, sig int) error {
 	case unix.Signal(sig) == unix.SIGSTOP:
 		return fmt.Errorf("SIGSTOP cannot be sent to instance %s; use pause: %w", id, runtime.ErrUnsupported)
 	}
-	if err := fd.signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	send := fd.queue
+	if sig == killRequest {
+		send = fd.signal // it is heard from outside only
+	}
+	if err := send(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("cannot send signal %d to instance %s: %w", sig, id, err)
 	}
 	return nil

@@ -390,7 +390,7 @@ func (h *Host) Signal(ctx context.Context, id string, sig int) error {
 		defer h.w.mu.Unlock()
 		in, err := h.started(id)
 		if err == nil {
-			in.proc.signal(sig)
+			in.proc.main.signal(sig)
 		}
 		return err
 	})
