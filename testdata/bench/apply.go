@@ -15,7 +15,7 @@ import (
 
 const applyConfig = `
 image "base" { source = "host" }
-network "n" { cidr = "10.214.0.0/16" }
+network "n" { cidr = "198.19.0.0/16" }
 sandbox "s" {
   count   = %d
   image   = image.base

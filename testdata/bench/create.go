@@ -52,7 +52,7 @@ func benchCreate(ctx context.Context, n int) (err error) {
 		return err
 	}
 	defer h.Close()
-	net := runtime.Network{ID: "bebebebe", CIDR: netip.MustParsePrefix("10.213.0.0/16"), Gateway: netip.MustParseAddr("10.213.0.1")}
+	net := runtime.Network{ID: "bebebebe", CIDR: netip.MustParsePrefix("198.18.0.0/16"), Gateway: netip.MustParseAddr("198.18.0.1")}
 	if err := h.EnsureNetwork(ctx, net); err != nil {
 		return err
 	}
