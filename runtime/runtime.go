@@ -21,8 +21,8 @@ import (
 // Host is one machine, opened for one lineage. Every method may be called
 // again after a crash at any instant: creating what exists and removing what is
 // gone both succeed. Methods on different instances may run at the same time;
-// calls for one instance are serialised by the caller, except Exec, Dial, CopyOut,
-// CopyIn, Observe and WaitExit, which may run beside anything.
+// calls for one instance are serialised by the caller, except Exec, Dial, DialInside,
+// CopyOut, CopyIn, Observe and WaitExit, which may run beside anything.
 type Host interface {
 	// Info tells what this kernel is and what it lacks. It changes nothing.
 	Info(ctx context.Context) (Info, error)
@@ -87,6 +87,10 @@ type Host interface {
 	// not run. That nobody listens is syscall.ECONNREFUSED, with udp not before the
 	// first Read. The connection outlives ctx; a tcp one has CloseWrite.
 	Dial(ctx context.Context, id, protocol string, port uint16) (net.Conn, error)
+	// DialInside is Dial as a process inside would connect, by the instance's own
+	// loopback, links and routes, whether or not it has a network: what listens on
+	// loopback only is reached too. addr has a port and no zone.
+	DialInside(ctx context.Context, id, protocol string, addr netip.AddrPort) (net.Conn, error)
 
 	// CopyOut writes a tar of the file or directory at path, as a process inside
 	// would find it, volumes included. Names begin with the last part of path, or

@@ -31,6 +31,36 @@ var dial = []test{
 		w.ready(in)
 		w.echoes(in.ID)
 	}},
+	{"from inside", func(w *world) {
+		for _, networked := range []bool{true, false} {
+			in := w.instance(w.Commands.Serve(port))
+			if networked {
+				attach(&in, w.network(), 0)
+			}
+			w.ready(in)
+			addrs := []netip.Addr{loopback}
+			if networked {
+				addrs = append(addrs, in.Net.Address.Addr())
+			}
+			for _, a := range addrs {
+				w.echoesBy(func(protocol string) net.Conn { return w.dialInside(in.ID, protocol, netip.AddrPortFrom(a, port)) })
+				_, err := w.h.DialInside(w.ctx, in.ID, "tcp", netip.AddrPortFrom(a, port+1))
+				w.fails("DialInside of a port on which nobody listens", err, syscall.ECONNREFUSED)
+			}
+		}
+	}},
+	{"what listens on loopback only is reached from inside only", func(w *world) {
+		in := w.instance(w.Commands.ServeLoopback(port))
+		attach(&in, w.network(), 0)
+		w.ready(in)
+		w.echoesBy(func(protocol string) net.Conn {
+			return w.dialInside(in.ID, protocol, netip.AddrPortFrom(loopback, port))
+		})
+		_, err := w.h.Dial(w.ctx, in.ID, "tcp", port)
+		w.fails("Dial", err, syscall.ECONNREFUSED)
+		_, err = w.h.DialInside(w.ctx, in.ID, "tcp", netip.AddrPortFrom(in.Net.Address.Addr(), port))
+		w.fails("DialInside of its own address", err, syscall.ECONNREFUSED)
+	}},
 	{"a port on which nobody listens", func(w *world) {
 		in := w.instance(w.Commands.Serve(port))
 		w.ready(in)
@@ -45,22 +75,31 @@ var dial = []test{
 		w.fails("Dial of a protocol that is not known", err, nil)
 		_, err = w.h.Dial(w.ctx, in.ID, "tcp", 0)
 		w.fails("Dial of port 0", err, nil)
+		for _, bad := range []netip.AddrPort{{}, netip.AddrPortFrom(loopback, 0), netip.AddrPortFrom(netip.Addr{}, port), netip.MustParseAddrPort("[fe80::1%lo]:7007")} {
+			_, err = w.h.DialInside(w.ctx, in.ID, "tcp", bad)
+			w.fails("DialInside of "+bad.String(), err, nil)
+		}
+		_, err = w.h.DialInside(w.ctx, in.ID, "sctp", netip.AddrPortFrom(loopback, port))
+		w.fails("DialInside of a protocol that is not known", err, nil)
 	}},
 	{"only what runs can be dialled", func(w *world) {
 		in := w.instance(w.Commands.Serve(port))
+		fails := func(what, id string, want error) {
+			w.Helper()
+			_, err := w.h.Dial(w.ctx, id, "tcp", port)
+			w.fails("Dial of "+what, err, want)
+			_, err = w.h.DialInside(w.ctx, id, "tcp", netip.AddrPortFrom(loopback, port))
+			w.fails("DialInside of "+what, err, want)
+		}
 		w.create(in)
-		_, err := w.h.Dial(w.ctx, in.ID, "tcp", port)
-		w.fails("Dial of a created one", err, runtime.ErrNotRunning)
+		fails("a created one", in.ID, runtime.ErrNotRunning)
 		w.must(w.h.Start(w.ctx, in.ID))
 		w.eventually("it is ready", func() bool { return w.log(in.ID) == "ready\n" })
 		w.must(w.h.Pause(w.ctx, in.ID))
-		_, err = w.h.Dial(w.ctx, in.ID, "tcp", port)
-		w.fails("Dial of a frozen one", err, runtime.ErrPaused)
+		fails("a frozen one", in.ID, runtime.ErrPaused)
 		w.stop(in.ID)
-		_, err = w.h.Dial(w.ctx, in.ID, "tcp", port)
-		w.fails("Dial of a stopped one", err, runtime.ErrNotRunning)
-		_, err = w.h.Dial(w.ctx, randomHex(12), "tcp", port)
-		w.fails("Dial of an unknown one", err, runtime.ErrNotFound)
+		fails("a stopped one", in.ID, runtime.ErrNotRunning)
+		fails("an unknown one", randomHex(12), runtime.ErrNotFound)
 	}},
 	{"a connection waits while it is frozen, and ends with the process", func(w *world) {
 		in := w.instance(w.Commands.Serve(port))
@@ -87,10 +126,22 @@ var dial = []test{
 	}},
 }
 
+var loopback = netip.MustParseAddr("127.0.0.1")
+
 func (w *world) dial(id, protocol string, port uint16) net.Conn {
 	w.Helper()
+	return w.connected(func(ctx context.Context) (net.Conn, error) { return w.h.Dial(ctx, id, protocol, port) })
+}
+
+func (w *world) dialInside(id, protocol string, addr netip.AddrPort) net.Conn {
+	w.Helper()
+	return w.connected(func(ctx context.Context) (net.Conn, error) { return w.h.DialInside(ctx, id, protocol, addr) })
+}
+
+func (w *world) connected(dial func(context.Context) (net.Conn, error)) net.Conn {
+	w.Helper()
 	ctx, cancel := context.WithCancel(w.ctx)
-	c, err := w.h.Dial(ctx, id, protocol, port)
+	c, err := dial(ctx)
 	cancel() // the connection outlives it
 	w.must(err)
 	w.Cleanup(func() { c.Close() })
@@ -101,8 +152,13 @@ func (w *world) dial(id, protocol string, port uint16) net.Conn {
 // echoes asserts that the port answers, and that a connection ends each way by itself.
 func (w *world) echoes(id string) {
 	w.Helper()
+	w.echoesBy(func(protocol string) net.Conn { return w.dial(id, protocol, port) })
+}
+
+func (w *world) echoesBy(connect func(protocol string) net.Conn) {
+	w.Helper()
 	for _, protocol := range []string{"tcp", "udp"} {
-		c := w.dial(id, protocol, port)
+		c := connect(protocol)
 		for _, text := range []string{"one", "another"} {
 			_, err := c.Write([]byte(text))
 			w.must(err)

@@ -44,22 +44,23 @@ type Subject struct {
 // Commands are what the suite runs in sandboxes, in the host's own language.
 // Those that say so print the line "ready" once signals find them as described.
 type Commands struct {
-	Forever   []string                                  // until a signal; SIGTERM ends it at once
-	Stubborn  []string                                  // for ever, ignoring SIGTERM; prints ready
-	OnSignal  func(sig int, path, text string) []string // for ever; prints ready; on sig writes the file and exits 0
-	Exit      func(code int) []string                   // at once
-	KillSelf  func(sig int) []string                    // sends itself a signal that ends it
-	Print     func(stdout, stderr string) []string      // a line to each, then exits 0
-	Write     func(path, text string) []string          // writes a file, exits 0; 1 or more when it cannot
-	Cat       func(path string) []string                // prints a file, exits 0; 1 or more without it
-	Env       func(name string) []string                // prints the variable's value and a newline, exits 0
-	WorkDir   []string                                  // prints the working directory and a newline, exits 0
-	CopyInput []string                                  // copies standard input to standard output, exits 0
-	User      []string                                  // prints UID:GID and a newline, exits 0
-	Hostname  []string                                  // prints the host name and a newline, exits 0
-	Hog       []string                                  // uses memory without end
-	Missing   []string                                  // cannot be executed
-	Serve     func(port uint16) []string                // for ever; prints ready; answers on the port, by tcp and udp, with what it is sent
+	Forever       []string                                  // until a signal; SIGTERM ends it at once
+	Stubborn      []string                                  // for ever, ignoring SIGTERM; prints ready
+	OnSignal      func(sig int, path, text string) []string // for ever; prints ready; on sig writes the file and exits 0
+	Exit          func(code int) []string                   // at once
+	KillSelf      func(sig int) []string                    // sends itself a signal that ends it
+	Print         func(stdout, stderr string) []string      // a line to each, then exits 0
+	Write         func(path, text string) []string          // writes a file, exits 0; 1 or more when it cannot
+	Cat           func(path string) []string                // prints a file, exits 0; 1 or more without it
+	Env           func(name string) []string                // prints the variable's value and a newline, exits 0
+	WorkDir       []string                                  // prints the working directory and a newline, exits 0
+	CopyInput     []string                                  // copies standard input to standard output, exits 0
+	User          []string                                  // prints UID:GID and a newline, exits 0
+	Hostname      []string                                  // prints the host name and a newline, exits 0
+	Hog           []string                                  // uses memory without end
+	Missing       []string                                  // cannot be executed
+	Serve         func(port uint16) []string                // for ever; prints ready; answers on the port, by tcp and udp, with what it is sent
+	ServeLoopback func(port uint16) []string                // the same on 127.0.0.1 only
 }
 
 // Controls do to the machine what others do to it.

@@ -110,17 +110,20 @@ var shell = conformance.Commands{
 	CopyInput: []string{"cat"},
 	Hog:       []string{"tail", "/dev/zero"},
 	Missing:   []string{"/no/such/command"},
-	Serve:     func(port uint16) []string { return []string{"python3", "-c", echo, strconv.Itoa(int(port))} },
+	Serve:     func(port uint16) []string { return []string{"python3", "-c", echo, "", strconv.Itoa(int(port))} },
+	ServeLoopback: func(port uint16) []string {
+		return []string{"python3", "-c", echo, "127.0.0.1", strconv.Itoa(int(port))}
+	},
 }
 
 // echo answers what it is sent, by tcp and udp.
 const echo = `
 import socket, sys, threading
-port = int(sys.argv[1])
+at = (sys.argv[1], int(sys.argv[2]))
 u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-u.bind(("", port))
+u.bind(at)
 t = socket.socket()
-t.bind(("", port))
+t.bind(at)
 t.listen()
 def datagrams():
     while True:

@@ -95,6 +95,13 @@ func TestDial(t *testing.T) {
 				}
 				w.must(conn.Close())
 			}
+			inside, err := w.h.DialInside(w.ctx, in.ID, "tcp", netip.MustParseAddrPort("127.0.0.1:7"))
+			w.must(err)
+			w.must(inside.Close())
+			// Its own IPv6 loopback, where nobody listens: refused by itself, not unreachable.
+			if _, err := w.h.DialInside(w.ctx, in.ID, "tcp", netip.MustParseAddrPort("[::1]:7")); !errors.Is(err, syscall.ECONNREFUSED) {
+				t.Errorf("by IPv6: %v", err)
+			}
 			if _, err := w.h.Dial(w.ctx, in.ID, "tcp", 8); !errors.Is(err, syscall.ECONNREFUSED) {
 				t.Errorf("a port on which nobody listens: %v", err)
 			}

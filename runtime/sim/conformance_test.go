@@ -60,19 +60,20 @@ var commands = conformance.Commands{
 	OnSignal: func(sig int, path, text string) []string {
 		return script("print=ready", fmt.Sprint("await=", sig), "write="+path+":"+text, "exit=0")
 	},
-	Exit:      func(code int) []string { return script(fmt.Sprint("exit=", code)) },
-	KillSelf:  func(sig int) []string { return script(fmt.Sprint("signal=", sig)) },
-	Print:     func(stdout, stderr string) []string { return script("print="+stdout, "err="+stderr, "exit=0") },
-	Write:     func(path, text string) []string { return script("write="+path+":"+text, "exit=0") },
-	Cat:       func(path string) []string { return script("cat="+path, "exit=0") },
-	Env:       func(name string) []string { return script("env="+name, "exit=0") },
-	WorkDir:   script("pwd", "exit=0"),
-	CopyInput: script("stdin", "exit=0"),
-	User:      script("user", "exit=0"),
-	Hostname:  script("hostname", "exit=0"),
-	Hog:       script("oom"),
-	Missing:   script("exec-fails"),
-	Serve:     func(port uint16) []string { return script(fmt.Sprint("serve=", port), "print=ready") },
+	Exit:          func(code int) []string { return script(fmt.Sprint("exit=", code)) },
+	KillSelf:      func(sig int) []string { return script(fmt.Sprint("signal=", sig)) },
+	Print:         func(stdout, stderr string) []string { return script("print="+stdout, "err="+stderr, "exit=0") },
+	Write:         func(path, text string) []string { return script("write="+path+":"+text, "exit=0") },
+	Cat:           func(path string) []string { return script("cat="+path, "exit=0") },
+	Env:           func(name string) []string { return script("env="+name, "exit=0") },
+	WorkDir:       script("pwd", "exit=0"),
+	CopyInput:     script("stdin", "exit=0"),
+	User:          script("user", "exit=0"),
+	Hostname:      script("hostname", "exit=0"),
+	Hog:           script("oom"),
+	Missing:       script("exec-fails"),
+	Serve:         func(port uint16) []string { return script(fmt.Sprint("serve=", port), "print=ready") },
+	ServeLoopback: func(port uint16) []string { return script(fmt.Sprint("serve-loopback=", port), "print=ready") },
 }
 
 func script(steps ...string) []string { return append([]string{"sim"}, steps...) }

@@ -17,27 +17,46 @@ import (
 // Dial implements runtime.Host. Behind a port that the running script serves
 // stands an echo; a frozen one answers when it is thawed.
 func (h *Host) Dial(ctx context.Context, id, protocol string, port uint16) (net.Conn, error) {
+	return h.dial(ctx, OpDial, id, protocol, port, func(in *instance) netip.Addr {
+		if in.spec.Net != nil {
+			return in.spec.Net.Address.Addr()
+		}
+		return loopback
+	})
+}
+
+// DialInside implements runtime.Host. Inside are the IPv4 loopback and the
+// instance's own address; nobody listens on any other.
+func (h *Host) DialInside(ctx context.Context, id, protocol string, addr netip.AddrPort) (net.Conn, error) {
+	return h.dial(ctx, OpDialInside, id, protocol, addr.Port(), func(*instance) netip.Addr { return addr.Addr() })
+}
+
+var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+
+func (h *Host) dial(ctx context.Context, op Op, id, protocol string, port uint16, at func(*instance) netip.Addr) (net.Conn, error) {
 	var c *conn
-	err := h.call(ctx, OpDial, id, func(midway) error {
+	err := h.call(ctx, op, id, func(midway) error {
 		h.w.mu.Lock()
 		defer h.w.mu.Unlock()
 		if protocol != "tcp" && protocol != "udp" || port == 0 {
 			return errors.New("the protocol must be tcp or udp, the port 1 to 65535")
 		}
 		in, err := h.started(id)
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
+		}
+		addr := at(in)
+		if !addr.IsValid() || addr.Zone() != "" {
+			return errors.New("the address must be a plain one of IPv4 or IPv6, without a zone")
+		}
+		served := in.answers(addr, port)
+		switch {
 		case in.proc.frozen:
 			return runtime.ErrPaused
-		case !in.proc.serves[port] && protocol == "tcp":
+		case !served && protocol == "tcp":
 			return syscall.ECONNREFUSED
 		}
-		addr := netip.AddrFrom4([4]byte{127, 0, 0, 1})
-		if in.spec.Net != nil {
-			addr = in.spec.Net.Address.Addr()
-		}
-		c = newConn(h.w, in.proc, protocol, netip.AddrPortFrom(addr, port), in.proc.serves[port])
+		c = newConn(h.w, in.proc, protocol, netip.AddrPortFrom(addr, port), served)
 		in.proc.conns[c] = true
 		return nil
 	})
@@ -48,6 +67,18 @@ func (h *Host) Dial(ctx context.Context, id, protocol string, port uint16) (net.
 		return nil, wrap("connect to", id, err)
 	}
 	return c, nil
+}
+
+// answers tells whether the running script serves a port of an address.
+func (in *instance) answers(addr netip.Addr, port uint16) bool {
+	everywhere, served := in.proc.serves[port]
+	switch {
+	case addr.Is4() && addr.IsLoopback():
+		return everywhere || served && addr == loopback
+	case in.spec.Net != nil && addr == in.spec.Net.Address.Addr():
+		return everywhere
+	}
+	return false
 }
 
 // conn is a connection to an echo. The world's lock guards it.

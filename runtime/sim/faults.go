@@ -31,6 +31,7 @@ const (
 	OpSignal        Op = "Signal"
 	OpExec          Op = "Exec"
 	OpDial          Op = "Dial"
+	OpDialInside    Op = "DialInside"
 	OpCopyOut       Op = "CopyOut"
 	OpCopyIn        Op = "CopyIn"
 	OpOpenLog       Op = "OpenLog"
@@ -47,7 +48,7 @@ const (
 // what nobody uses.
 func (o Op) Writes() bool {
 	switch o {
-	case OpInfo, OpPrefixesInUse, OpCheckPort, OpDial, OpCopyOut, OpOpenLog, OpObserve, OpInspect, OpWaitExit, OpClose:
+	case OpInfo, OpPrefixesInUse, OpCheckPort, OpDial, OpDialInside, OpCopyOut, OpOpenLog, OpObserve, OpInspect, OpWaitExit, OpClose:
 		return false
 	}
 	return true

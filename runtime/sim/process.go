@@ -20,7 +20,7 @@ type process struct {
 	gone     chan struct{} // closed at its end
 	main     *task
 	execs    map[*task]bool
-	serves   map[uint16]bool // ports behind which stands an echo
+	serves   map[uint16]bool // ports behind which stands an echo; false: on loopback only
 	conns    map[*conn]bool
 }
 

@@ -23,6 +23,7 @@ import (
 //	append=PATH:TEXT   the same, at its end
 //	cat=PATH           write a file to standard output; without the file, end with code 1
 //	serve=PORT         from here on, an echo answers on the port, tcp and udp (see Dial)
+//	serve-loopback=PORT  the same on loopback only (see DialInside)
 //	env=NAME           print a variable's value
 //	pwd                print the working directory
 //	user               print the user, "0:0" by default
@@ -73,7 +74,7 @@ func parseStep(arg string) (step, error) {
 		st.wait, err = time.ParseDuration(value)
 	case "exit":
 		st.num, err = strconv.Atoi(value)
-	case "serve":
+	case "serve", "serve-loopback":
 		var port uint64
 		port, err = strconv.ParseUint(value, 10, 16)
 		st.num = int(port)

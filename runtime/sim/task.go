@@ -60,8 +60,8 @@ func (t *task) run() {
 			t.output(st.value+"\n", false)
 		case "err":
 			t.output(st.value+"\n", true)
-		case "serve":
-			t.p.serves[uint16(st.num)] = true
+		case "serve", "serve-loopback":
+			t.p.serves[uint16(st.num)] = st.word == "serve"
 		case "env":
 			t.output(t.variable(st.value)+"\n", false)
 		case "pwd":
