@@ -43,6 +43,8 @@ func life() []reconcile.Event {
 	add(90, "u2", "i3", "start", "started", "", "apply")
 	add(95, "u2", "i3", "stop", "restarted", "", "apply")
 	add(95, "u2", "i3", "start", "started", "", "apply")
+	add(99, "u2", "i3", "exited", "killed", "signal 9", "agent")
+	add(99, "u2", "i3", "start", "started", "", "agent")
 	return out
 }
 
@@ -68,6 +70,45 @@ func TestHistory(t *testing.T) {
 	}))
 	if got := string(shown(false, 0, func(s *Screen) { s.History(nil, now) })); got != "No sandboxes so far.\n" {
 		t.Errorf("%q", got)
+	}
+}
+
+// Only a start that nobody asked for is a restart.
+func TestHistoryCountsRestarts(t *testing.T) {
+	type event struct{ kind, reason, by string }
+	create, start := event{"create", "created", "apply"}, event{"start", "started", "agent"}
+	by := func(who string) event { return event{"start", "started", who} }
+	exited := func(reason string) event { return event{"exited", reason, "agent"} }
+	expired := event{"expired", "ttl_expiry", "agent"}
+	for name, c := range map[string]struct {
+		after []event
+		want  int
+	}{
+		"by the restart block":                 {[]event{exited("exit"), start}, 1},
+		"after out of memory, by apply":        {[]event{exited("oom"), by("apply")}, 1},
+		"after a kill":                         {[]event{exited("killed"), start}, 1},
+		"after a kill, with changed files":     {[]event{exited("killed"), {"update", "env changed", "apply"}, by("apply")}, 1},
+		"tried again until it came up":         {[]event{exited("exit"), {"error", "start failed", "agent"}, {"error", "start failed", "agent"}, start}, 1},
+		"after a loss":                         {[]event{{"lost", "", "agent"}, {"recreate", "process gone", "agent"}, create, start}, 1},
+		"each":                                 {[]event{exited("exit"), start, exited("killed"), start, {"lost", "", "agent"}, create, start}, 3},
+		"not by hand":                          {[]event{{"stop", "stopped", "operator"}, by("operator")}, 0},
+		"not by hand after its end":            {[]event{exited("exit"), by("operator")}, 0},
+		"not by a release after its end":       {[]event{exited("exit"), {"release", "operator", "operator"}, start}, 0},
+		"not out of idleness":                  {[]event{{"stop", "suspended", "agent"}, {"release", "idle", "access"}, by("access")}, 0},
+		"not by revival":                       {[]event{{"stop", "ttl_expiry", "agent"}, by("apply")}, 0},
+		"not by revival of one that ended":     {[]event{exited("exit"), expired, by("apply")}, 0},
+		"not when it was told to end":          {[]event{exited("suspended"), by("apply")}, 0},
+		"not by changed files":                 {[]event{{"restart", "env changed", "apply"}, {"stop", "restarted", "apply"}, by("apply")}, 0},
+		"not by replacement of one that ended": {[]event{exited("exit"), {"destroyed", "replaced", "apply"}, create, by("apply")}, 0},
+		"not by an apply of a failed one":      {[]event{exited("exit"), {"failed", "restarts used up", "agent"}, {"recreate", "failed", "apply"}, create, by("apply")}, 0},
+	} {
+		var events []reconcile.Event
+		for i, x := range append([]event{create, by("apply")}, c.after...) {
+			events = append(events, reconcile.Event{At: now.Add(time.Duration(i) * time.Second), Address: "sandbox.py", UID: "u", Instance: "i", Type: x.kind, Reason: x.reason, By: x.by})
+		}
+		if got := HistoryOf(events)[0].Restarts; got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pinfold/reconcile"
+	"pinfold/reconcile/plan"
 )
 
 // SandboxHistory is what became of one sandbox, as far as events tell: those kept
@@ -20,7 +21,9 @@ type SandboxHistory struct {
 	Instances []InstanceHistory `json:"instances"`
 	Holds     []HoldHistory     `json:"holds"`
 	Renewals  []Renewal         `json:"renewals"`
-	Restarts  int               `json:"restarts"` // starts of its process after the first
+	Restarts  int               `json:"restarts"` // starts that nobody asked for: by the restart block, after a kill, after a loss
+
+	died bool // its process ended unasked, and nothing was asked of it since
 }
 
 // InstanceHistory is one incarnation.
@@ -36,8 +39,10 @@ type InstanceHistory struct {
 type Run struct {
 	StartedAt *time.Time `json:"started_at"`
 	EndedAt   *time.Time `json:"ended_at"`
-	Reason    *string    `json:"reason"`  // exit, oom, killed, stopped, suspended, restarted, ttl_expiry, lost, …
-	Message   *string    `json:"message"` // exit code or signal
+	Reason    *string    `json:"reason"`    // exit, oom, killed, stopped, suspended, restarted, ttl_expiry, lost, …
+	Message   *string    `json:"message"`   // exit code or signal, in words
+	ExitCode  *int       `json:"exit_code"` // 128+n after signal n; null where the end tells none
+	Signal    *int       `json:"signal"`
 }
 
 // HoldHistory is one hold.
@@ -77,17 +82,13 @@ func HistoryOf(events []reconcile.Event) []SandboxHistory {
 	}
 	out := make([]SandboxHistory, len(all))
 	for i, h := range all {
-		runs := 0
-		for _, x := range h.Instances {
-			runs += len(x.Runs)
-		}
-		h.Restarts = max(0, runs-1)
 		out[i] = *h
 	}
 	return out
 }
 
 func (h *SandboxHistory) add(e *reconcile.Event) {
+	h.countRestart(e)
 	at := e.At
 	switch e.Type {
 	case "create":
@@ -132,6 +133,24 @@ func (h *SandboxHistory) add(e *reconcile.Event) {
 	}
 }
 
+// countRestart tells the starts that follow an end by itself from those that were
+// asked for: by a verb, access, or files that revive, replace or recreate it.
+func (h *SandboxHistory) countRestart(e *reconcile.Event) {
+	switch e.Type {
+	case "lost":
+		h.died = true
+	case "exited":
+		h.died = e.Reason == plan.ByExit || e.Reason == plan.ByOOM || e.Reason == plan.ByKilled
+	case "start":
+		if h.died && e.By != "operator" && e.By != "access" {
+			h.Restarts++
+		}
+		h.died = false
+	case "stop", "held", "release", "expired", "failed", "destroyed":
+		h.died = false
+	}
+}
+
 func (h *SandboxHistory) instance(id string) *InstanceHistory {
 	for i := range h.Instances {
 		if h.Instances[i].ID == id {
@@ -146,8 +165,28 @@ func (h *SandboxHistory) instance(id string) *InstanceHistory {
 // the first time being the time it was seen.
 func (x *InstanceHistory) endRun(at time.Time, reason, message string) {
 	if n := len(x.Runs); n > 0 && x.Runs[n-1].EndedAt == nil {
-		x.Runs[n-1].EndedAt, x.Runs[n-1].Reason, x.Runs[n-1].Message = &at, orNull(reason), orNull(message)
+		r := &x.Runs[n-1]
+		r.EndedAt, r.Reason, r.Message = &at, orNull(reason), orNull(message)
+		r.ExitCode, r.Signal = outcomeIn(message)
 	}
+}
+
+// outcomeIn reads the numbers out of an event's words for an outcome.
+func outcomeIn(message string) (code, signal *int) {
+	var n int
+	switch {
+	case scan(message, "exit code %d", &n):
+		return &n, nil
+	case scan(message, "signal %d", &n):
+		sum := 128 + n
+		return &sum, &n
+	}
+	return nil, nil
+}
+
+func scan(text, format string, n *int) bool {
+	_, err := fmt.Sscanf(text, format, n)
+	return err == nil
 }
 
 func (h *SandboxHistory) endHold(at time.Time) {
