@@ -152,7 +152,7 @@ var asProbeTime = asParsed(func(s string) (Duration, error) {
 	return d, err
 })
 
-// asProbeURL is what an http probe asks for.
+// asProbeURL is what an http probe asks for: of the sandbox itself, from inside.
 var asProbeURL = asText(func(s string) error {
 	u, err := url.Parse(s)
 	switch {
@@ -162,6 +162,8 @@ var asProbeURL = asText(func(s string) error {
 		return fmt.Errorf("%q cannot be probed: http:// only, as a sandbox's certificate proves nothing here. Use a plain port, tcp, or a command", s)
 	case u.Scheme != "http" || u.Hostname() == "":
 		return fmt.Errorf("%q is not a URL that can be probed: write http://HOST:PORT/PATH as seen from inside the sandbox, such as http://127.0.0.1:8080/ready", s)
+	case !isLoopback(u.Hostname()):
+		return fmt.Errorf("%q asks %s, but a probe asks the sandbox itself, from inside: write 127.0.0.1 or localhost as the host, such as http://127.0.0.1:8080/ready. To look at something else use command", s, u.Hostname())
 	}
 	if port := u.Port(); port != "" {
 		if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
@@ -170,6 +172,12 @@ var asProbeURL = asText(func(s string) error {
 	}
 	return nil
 })
+
+// isLoopback tells whether a URL's host is the one that asks.
+func isLoopback(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return strings.EqualFold(host, "localhost") || err == nil && addr.IsLoopback() && addr.Zone() == ""
+}
 
 // asInt is an integer within bounds.
 func asInt(low, high int64) kind[int] {
