@@ -29,8 +29,8 @@ func (e *Engine) access(ctx context.Context, word string) (*plan.Sandbox, error)
 	ctx, cancel := context.WithTimeout(ctx, accessWait)
 	defer cancel()
 	for {
-		h := e.lanes.holder(address)
-		if h == nil || (h.verb != "pause" && h.verb != "resume") {
+		h := e.lanes.freezing(address)
+		if h == nil {
 			break
 		}
 		select {
@@ -46,34 +46,52 @@ func (e *Engine) access(ctx context.Context, word string) (*plan.Sandbox, error)
 	return rec, nil
 }
 
-// enter is access for what uses the sandbox: it counts as use until leave, wakes
-// one that rests by the idle rule or by expiry where its rules say so, and renews
-// the lease where they say that.
-func (e *Engine) enter(ctx context.Context, word string) (rec *plan.Sandbox, leave func(), err error) {
+// visit is a use of a sandbox that begins. While it is open the idle rule leaves
+// the sandbox alone; only what turned out to be a use counts as one.
+type visit struct {
+	e       *Engine
+	rec     *plan.Sandbox
+	end     func(used bool)
+	counted bool
+}
+
+// count says that the use is one: the sandbox let it in. It renews the lease where
+// the rules say that.
+func (v *visit) count() {
+	v.counted = true
+	v.e.activity.touch(v.rec.Address, v.e.now())
+	v.e.renewByAccess(v.rec)
+	if v.e.nudge == nil && v.rec.Spec.Lifetime.IdleTimeout > 0 {
+		// Nobody stores it later.
+		if err := v.e.as(byAccess).storeActivity(v.rec.Address); err != nil {
+			v.e.log.Warn("cannot store when a sandbox was used", "address", v.rec.Address, "error", err)
+		}
+	}
+}
+
+// leave ends the use.
+func (v *visit) leave() { v.end(v.counted) }
+
+// enter is access for what uses the sandbox. It wakes one that rests by the idle
+// rule or by expiry where its rules say so.
+func (e *Engine) enter(ctx context.Context, word string) (*visit, error) {
 	address, err := e.resolve(word)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	bounded, cancel := context.WithTimeout(ctx, accessWait)
 	defer cancel()
-	// Counted first: from now on the idle rule finds it in use.
-	leave = e.activity.begin(bounded, address, e.now)
-	rec, err = e.access(ctx, address)
-	if err == nil && rests(rec) {
-		rec, err = e.as(byAccess).awaken(ctx, address)
+	// First of all: from now on the idle rule finds it in use.
+	v := &visit{e: e, end: e.activity.begin(bounded, address, e.now)}
+	v.rec, err = e.access(ctx, address)
+	if err == nil && rests(v.rec) {
+		v.rec, err = e.as(byAccess).awaken(ctx, address)
 	}
 	if err != nil {
-		leave()
-		return nil, nil, err
+		v.leave()
+		return nil, err
 	}
-	e.renewByAccess(rec)
-	if e.nudge == nil && rec.Spec.Lifetime.IdleTimeout > 0 {
-		// Nobody stores it later.
-		if err := e.as(byAccess).storeActivity(address); err != nil {
-			e.log.Warn("cannot store when a sandbox was used", "address", address, "error", err)
-		}
-	}
-	return rec, leave, nil
+	return v, nil
 }
 
 // rests tells whether access wakes the sandbox: it is held by the idle rule or
@@ -209,7 +227,7 @@ func (e *Engine) Touch(ctx context.Context, word string) (*ActResult, error) {
 		return nil, err
 	}
 	e.activity.touch(rec.Address, e.now())
-	if err := e.as(byOperator).storeActivity(rec.Address); err != nil {
+	if err := e.as(byAccess).storeActivity(rec.Address); err != nil {
 		return nil, errorOf(err)
 	}
 	e.wake(rec.Address)

@@ -54,10 +54,10 @@ func (a *activity) touch(address string, now time.Time) {
 	}
 }
 
-// begin counts a use that goes on until the returned function is called. While
-// the idle rule is putting the sandbox to rest it waits, within ctx.
-func (a *activity) begin(ctx context.Context, address string, now func() time.Time) (end func()) {
-	a.touch(address, now())
+// begin opens a use that goes on until the returned function is called, with
+// whether it was one. While the idle rule is putting the sandbox to rest it waits,
+// within ctx.
+func (a *activity) begin(ctx context.Context, address string, now func() time.Time) (end func(used bool)) {
 	for {
 		a.mu.Lock()
 		u := a.get(address)
@@ -73,12 +73,17 @@ func (a *activity) begin(ctx context.Context, address string, now func() time.Ti
 		case <-ctx.Done():
 		}
 	}
-	return sync.OnceFunc(func() {
-		a.touch(address, now())
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.get(address).open--
-	})
+	var once sync.Once
+	return func(used bool) {
+		once.Do(func() {
+			if used {
+				a.touch(address, now())
+			}
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.get(address).open--
+		})
+	}
 }
 
 // rest tells whether the sandbox, unused since last by its record, is still idle

@@ -20,19 +20,26 @@ func (e *Engine) Attach(ctx context.Context, word string) (ExecSession, error) {
 }
 
 func (e *Engine) attach(ctx context.Context, word string) (*execSession, error) {
-	rec, leave, err := e.enter(ctx, word)
+	v, err := e.enter(ctx, word)
 	if err != nil {
 		return nil, err
 	}
+	rec := v.rec
 	now, err := e.glance(ctx, rec)
 	if err != nil {
-		leave()
+		v.leave()
 		return nil, errorOf(err)
 	}
-	if st := now.status(rec, e.now()); st.Phase != plan.Running {
-		leave()
+	switch st := now.status(rec, e.now()); st.Phase {
+	case plan.Running:
+	case plan.Pending, plan.Created, plan.Paused:
+		v.leave()
 		return nil, &Error{Kind: Conflict, Message: fmt.Sprintf("sandbox: %s is %s, cannot attach", rec.Address, st.Phase)}
+	default:
+		v.leave()
+		return nil, &Error{Kind: Conflict, Message: e.cannotEnter(ctx, rec, "attach")}
 	}
+	v.count()
 	p := &mainProcess{e: e, address: rec.Address, id: rec.Instance.ID, process: now.processes[rec.Instance.ID]}
 	s := &execSession{address: rec.Address, p: p, ended: make(chan struct{}), cut: make(chan struct{})}
 	p.ctx, s.left = context.WithCancel(context.WithoutCancel(ctx))
@@ -40,7 +47,7 @@ func (e *Engine) attach(ctx context.Context, word string) (*execSession, error) 
 	go func() {
 		defer s.left()
 		s.code, s.err = p.Wait()
-		leave()
+		v.leave()
 		e.execs.remove(s)
 		close(s.ended)
 	}()
@@ -92,13 +99,20 @@ func (e *Engine) copy(ctx context.Context, r CopyRequest, do func(id string) err
 	if r.Archive == nil {
 		return &Error{Kind: Invalid, Message: "a copy needs a file to read from or write to"}
 	}
-	rec, leave, err := e.enter(ctx, r.Address)
+	v, err := e.enter(ctx, r.Address)
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer v.leave()
+	rec := v.rec
+	if phaseOf(rec) == plan.Running {
+		v.count() // files of one that does not run can be had, and it is not used by that
+	}
 	if rec.Instance == nil {
 		return &Error{Kind: Conflict, Message: fmt.Sprintf("sandbox: %s is pending and has no files yet; apply creates it", rec.Address)}
+	}
+	if phaseOf(rec) == plan.Failed {
+		return &Error{Kind: Conflict, Message: e.cannotEnter(ctx, rec, "copy")}
 	}
 	if err := do(rec.Instance.ID); err != nil {
 		kind := Internal

@@ -84,6 +84,11 @@ func (r *run) sandboxChange(ctx context.Context, c plan.Change) error {
 	case plan.ActRepair:
 		return r.repair(ctx, rec, c)
 	case plan.ActRelease:
+		if h := rec.Hold; c.Hold == nil && h != nil && h.By == byExpiry && rec.Expired != nil && rec.Expired.Paused {
+			if err := r.runAgain(rec, "release", nil, w); err != nil {
+				return err
+			}
+		}
 		rec.Hold = c.Hold
 		w.bump = true
 		return r.commit(w.sandbox(rec).event(r.eventOf(rec, "release", c.Cause, "")))

@@ -115,7 +115,7 @@ func (r *run) planOne(ctx context.Context, address string) ([]plan.Change, error
 	now := sight{}
 	if rec := records.Sandboxes[address]; rec != nil {
 		var err error
-		if now, err = r.glance(ctx, rec); err != nil {
+		if now, err = r.closeLook(ctx, rec); err != nil {
 			return nil, err
 		}
 		st := now.status(rec, r.now())

@@ -26,12 +26,13 @@ func (e *Engine) exec(ctx context.Context, r ExecRequest) (*execSession, error) 
 	if len(r.Args) == 0 {
 		return nil, &Error{Kind: Invalid, Message: "exec needs a command"}
 	}
-	rec, leave, err := e.enter(ctx, r.Address)
+	v, err := e.enter(ctx, r.Address)
 	if err != nil {
 		return nil, err
 	}
+	rec := v.rec
 	if rec.Instance == nil {
-		leave()
+		v.leave()
 		return nil, &Error{Kind: Conflict, Message: fmt.Sprintf("sandbox: %s is pending, cannot exec; apply creates it", rec.Address)}
 	}
 	// It is known before it runs, so that a pause that comes next closes it.
@@ -44,13 +45,14 @@ func (e *Engine) exec(ctx context.Context, r ExecRequest) (*execSession, error) 
 	})
 	if err != nil {
 		e.execs.remove(s)
-		leave()
+		v.leave()
 		return nil, e.cannotExec(ctx, rec, err)
 	}
+	v.count()
 	// Whoever asked may leave early; the process is reaped all the same.
 	go func() {
 		s.code, s.err = s.p.Wait()
-		leave()
+		v.leave()
 		e.execs.remove(s)
 		close(s.ended)
 	}()
@@ -62,8 +64,8 @@ func (e *Engine) cannotExec(ctx context.Context, rec *plan.Sandbox, err error) e
 	switch {
 	case errors.Is(err, runtime.ErrPaused):
 		return &Error{Kind: Conflict, Message: fmt.Sprintf("sandbox: %s is paused, cannot exec; resume it first", rec.Address)}
-	case errors.Is(err, runtime.ErrNotRunning):
-		return &Error{Kind: Conflict, Message: e.cannotEnter(ctx, rec)}
+	case errors.Is(err, runtime.ErrNotRunning), errors.Is(err, runtime.ErrNotFound):
+		return &Error{Kind: Conflict, Message: e.cannotEnter(ctx, rec, "exec")}
 	case errors.Is(err, runtime.ErrCommand):
 		code := 126
 		if errors.Is(err, os.ErrNotExist) {
@@ -77,20 +79,20 @@ func (e *Engine) cannotExec(ctx context.Context, rec *plan.Sandbox, err error) e
 }
 
 // cannotEnter tells why no process runs in the sandbox, and what brings one back.
-func (e *Engine) cannotEnter(ctx context.Context, rec *plan.Sandbox) string {
+func (e *Engine) cannotEnter(ctx context.Context, rec *plan.Sandbox, verb string) string {
 	phase := e.phaseNow(ctx, rec)
 	switch {
 	case rec.Expired != nil:
-		return fmt.Sprintf("sandbox: %s expired at %s, cannot exec; a later or removed deadline in the files revives it",
-			rec.Address, rec.Expired.Deadline.UTC().Format(time.RFC3339))
+		return fmt.Sprintf("sandbox: %s expired at %s, cannot %s; a later or removed deadline in the files revives it",
+			rec.Address, rec.Expired.Deadline.UTC().Format(time.RFC3339), verb)
 	case phase == plan.Lost, phase == plan.Failed:
 		way := "apply recreates it"
 		if phase == plan.Lost && rec.Spec.Lifetime.OnLost == "retain" {
 			way = "apply -replace " + rec.Address + " makes it anew"
 		}
-		return fmt.Sprintf("sandbox: %s is %s, cannot exec; %s", rec.Address, phase, way)
+		return fmt.Sprintf("sandbox: %s is %s, cannot %s; %s", rec.Address, phase, verb, way)
 	default:
-		return fmt.Sprintf("sandbox: %s is %s, cannot exec; start it first", rec.Address, phase)
+		return fmt.Sprintf("sandbox: %s is %s, cannot %s; start it first", rec.Address, phase, verb)
 	}
 }
 

@@ -133,9 +133,7 @@ func (p *probes) loop(ctx context.Context, address string, n *probe) {
 func (p *probes) set(address string, n *probe, h plan.Health) {
 	p.mu.Lock()
 	changed := n.health.Status != h.Status
-	if changed {
-		n.health = h
-	}
+	n.health = h // with the newest words
 	p.mu.Unlock()
 	if changed {
 		p.a.nudgeThese(address)

@@ -24,6 +24,38 @@ type lane struct {
 	since time.Time
 	who   string
 	free  chan struct{} // closed at release
+
+	step Op // what is done to the sandbox just now, "" between two steps; see lanes.step
+}
+
+// step notes what the holder of the lane is doing, until the returned function is
+// called.
+func (l *lanes) step(address string, op Op) (done func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h := l.held[address]
+	if h == nil {
+		return func() {}
+	}
+	was := h.step
+	h.step = op
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		h.step = was
+	}
+}
+
+// freezing tells who is pausing or resuming the sandbox, or about to, nil for
+// nobody.
+func (l *lanes) freezing(address string) *lane {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h := l.held[address]
+	if h == nil || (h.verb != "pause" && h.verb != "resume" && h.step != opPause && h.step != opResume) {
+		return nil
+	}
+	return h
 }
 
 // try takes the lane of address, or tells who has it.
@@ -47,7 +79,8 @@ func (l *lanes) try(address, verb, who string) (release func(), holder *lane) {
 }
 
 // verb takes the lane for an operator's verb: at once, or refused when another
-// operator's verb or an apply has it, after a bounded wait when the agent has.
+// operator's verb or an apply has it, after a bounded wait when the agent has, or
+// what goes on by itself.
 func (l *lanes) verb(ctx context.Context, address, verb, who string) (func(), error) {
 	timeout := time.NewTimer(agentWait)
 	defer timeout.Stop()
@@ -56,7 +89,7 @@ func (l *lanes) verb(ctx context.Context, address, verb, who string) (func(), er
 		if h == nil {
 			return release, nil
 		}
-		if h.who != byAgent {
+		if h.who == byOperator || h.who == byApply {
 			return nil, inProgress(h)
 		}
 		select {
@@ -86,13 +119,6 @@ func (l *lanes) wait(ctx context.Context, atMost time.Duration, address, verb, w
 			return nil, ctx.Err()
 		}
 	}
-}
-
-// holder tells who has the lane of address; nil: nobody.
-func (l *lanes) holder(address string) *lane {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.held[address]
 }
 
 // turn lets one apply of this process run at a time.

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -15,6 +16,7 @@ import (
 
 	"pinfold/config"
 	"pinfold/reconcile/plan"
+	"pinfold/runtime/sim"
 )
 
 // command makes a configuration of one sandbox "a" with its own command.
@@ -125,7 +127,7 @@ func TestALongExecKeepsItAwakeProbesDoNot(t *testing.T) {
 		// Probes rest while it is paused.
 		l.world.ClearOps()
 		sleep(5 * time.Minute)
-		if ops := l.writes(); slices.Contains(ops, "exec") {
+		if ops := l.writes(); slices.Contains(ops, "Exec") {
 			t.Errorf("probed while paused: %v", ops)
 		}
 	})
@@ -229,7 +231,7 @@ func TestActivityBetweenTheLookAndTheLockKeepsItAlive(t *testing.T) {
 	if done, idle := a.rest("x", long, now, time.Minute); !idle {
 		t.Fatal("unused for an hour and not idle")
 	} else {
-		begun := make(chan func())
+		begun := make(chan func(bool))
 		go func() { begun <- a.begin(context.Background(), "x", clock) }()
 		select {
 		case <-begun:
@@ -237,13 +239,13 @@ func TestActivityBetweenTheLookAndTheLockKeepsItAlive(t *testing.T) {
 		case <-time.After(20 * time.Millisecond):
 		}
 		done()
-		(<-begun)()
+		(<-begun)(false)
 	}
 	end := a.begin(context.Background(), "x", clock)
 	if _, idle := a.rest("x", long, now.Add(time.Hour), time.Minute); idle {
 		t.Error("idle while in use")
 	}
-	end()
+	end(true)
 	if _, idle := a.rest("x", long, now.Add(time.Minute-1), time.Minute); idle {
 		t.Error("idle before its time")
 	}
@@ -709,8 +711,8 @@ func TestEventsAreFollowed(t *testing.T) {
 // words, no two overlap, and the end is one that the verbs done lead to.
 func TestTwoHundredVerbsAtOnce(t *testing.T) {
 	withAgent(t, one(""), func(l *lab, e *Engine, k *keeper) {
-		l.world.Delay("pause", 3*time.Millisecond)
-		l.world.Delay("stop", 5*time.Millisecond)
+		l.world.Delay(sim.OpPause, 3*time.Millisecond)
+		l.world.Delay(sim.OpStop, 5*time.Millisecond)
 		verbs := []string{"pause", "resume", "stop", "start"}
 		var mu sync.Mutex
 		done := map[string]int{}
@@ -947,5 +949,309 @@ func TestUnwatchedRulesInWords(t *testing.T) {
 			}
 		}
 		l.end(e)
+	})
+}
+
+// What an operator holds is not used by those who are refused: neither its lease nor
+// its last activity moves.
+func TestARefusedAccessIsNoUse(t *testing.T) {
+	withAgent(t, command(`"sim", "serve=7"`, portConfig+`lifetime {
+    ttl                = "1h"
+    idle_timeout       = "30m"
+    resume_on_access   = true
+    renew_on_access    = "2h"
+    renew_min_interval = "1s"
+  }`), func(l *lab, e *Engine, k *keeper) {
+		at := netip.MustParseAddrPort("127.0.0.1:4007")
+		for _, verb := range []string{"pause", "stop"} {
+			if verb == "stop" {
+				l.act(e, "resume", "a")
+			}
+			l.act(e, verb, "a")
+			before := l.view(e, "sandbox.a")
+			sleep(time.Minute)
+			if _, err := l.exec(e, "sim", "exit=0"); err == nil {
+				t.Fatalf("exec after %s", verb)
+			}
+			if _, err := e.Attach(context.Background(), "a"); err == nil {
+				t.Fatalf("attached after %s", verb)
+			}
+			if _, err := l.world.Connect(at, "tcp"); err == nil {
+				t.Fatalf("connected after %s", verb)
+			}
+			sleep(time.Second)
+			after := l.view(e, "sandbox.a")
+			if !after.ExpiresAt.Equal(*before.ExpiresAt) || !after.LastActivity.Equal(*before.LastActivity) {
+				t.Errorf("%s: expires %s and %s, used %s and %s", verb, before.ExpiresAt, after.ExpiresAt, before.LastActivity, after.LastActivity)
+			}
+		}
+	})
+}
+
+// A verb that meets what goes on by itself waits for it.
+func TestAVerbWaitsForAWake(t *testing.T) {
+	withAgent(t, one(`lifetime {
+    idle_timeout     = "5m"
+    resume_on_access = true
+  }`), func(l *lab, e *Engine, k *keeper) {
+		sleep(6 * time.Minute)
+		l.hold(e, "paused", "idle")
+		l.world.Delay(sim.OpResume, time.Second)
+		woken := make(chan error, 1)
+		go func() {
+			s, err := l.exec(e, "sim", "exit=0")
+			if err == nil {
+				_, err = s.Wait()
+			}
+			woken <- err
+		}()
+		sleep(100 * time.Millisecond)
+		if h := e.lanes.freezing("sandbox.a"); h == nil || h.who != byAccess {
+			t.Fatalf("the lane is held by %+v", h)
+		}
+		l.act(e, "stop", "a") // fails the test when it is refused
+		<-woken
+		l.phase(e, "sandbox.a", plan.Stopped)
+		l.hold(e, "suspended", "operator")
+	})
+}
+
+// Touching takes no lock that anybody could trip over.
+func TestTouchDisturbsNoVerb(t *testing.T) {
+	withAgent(t, one(""), func(l *lab, e *Engine, k *keeper) {
+		ctx, stop := context.WithCancel(context.Background())
+		var touching sync.WaitGroup
+		for range 4 {
+			touching.Go(func() {
+				for ctx.Err() == nil {
+					if _, err := e.Touch(ctx, "a"); err != nil && ctx.Err() == nil {
+						t.Error(err)
+						return
+					}
+					time.Sleep(100 * time.Microsecond)
+				}
+			})
+		}
+		for range 50 {
+			l.act(e, "pause", "a")
+			l.act(e, "resume", "a")
+		}
+		stop()
+		touching.Wait()
+	})
+}
+
+func TestReleaseHoldsWakesWhatExpiryPaused(t *testing.T) {
+	withAgent(t, one("shutdown_policy = \"pause\"\n lifetime { ttl = \"1h\" }"), func(l *lab, e *Engine, k *keeper) {
+		pid := *l.view(e, "sandbox.a").PID
+		sleep(2 * time.Hour)
+		l.hold(e, "paused", "expiry")
+		l.apply(e, plan.Options{ReleaseHolds: true})
+		v := l.phase(e, "sandbox.a", plan.Running)
+		l.hold(e, "", "")
+		l.condition(e, "Expired", "False/NotExpired")
+		if *v.PID != pid || v.ExpiresAt == nil || time.Until(*v.ExpiresAt) != time.Hour {
+			t.Errorf("pid %d, expires at %v", *v.PID, v.ExpiresAt)
+		}
+		l.nothingToDo(e)
+	})
+	withAgent(t, one("shutdown_policy = \"pause\"\n shutdown_time = \"2000-01-01T01:00:00Z\""), func(l *lab, e *Engine, k *keeper) {
+		sleep(2 * time.Hour)
+		p, err := e.Plan(context.Background(), PlanRequest{Source: l.source(), Options: plan.Options{ReleaseHolds: true}})
+		if err != nil || !p.Diagnostics.HasErrors() || !strings.Contains(fmt.Sprint(p.Diagnostics), "-timeout") {
+			t.Errorf("plan %+v, %v, want an error that asks for -timeout", p.Diagnostics, err)
+		}
+		l.hold(e, "paused", "expiry")
+	})
+}
+
+// twin makes another live instance of the sandbox's uid, as a crash at the wrong
+// moment could have left one, and returns its id.
+func (l *lab) twin(e *Engine, id string) string {
+	l.t.Helper()
+	l.twins = true
+	h := l.world.Open(e.store.Lineage())
+	spec := l.world.Spec(l.id(e, "sandbox.a"))
+	spec.ID, spec.CarryFrom = id, ""
+	ctx := context.Background()
+	if _, err := h.Create(ctx, spec); err != nil {
+		l.t.Fatal(err)
+	}
+	if err := h.Start(ctx, id); err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(func() { _ = h.Remove(ctx, id) })
+	return id
+}
+
+func TestOneSurvivorIsBound(t *testing.T) {
+	withAgent(t, one(""), func(l *lab, e *Engine, k *keeper) {
+		old := l.id(e, "sandbox.a")
+		other := l.twin(e, "0123456789ab")
+		l.world.Kill(old)
+		sleep(2 * time.Minute)
+		v := l.phase(e, "sandbox.a", plan.Running)
+		if *v.InstanceID != other {
+			t.Errorf("instance %s, want the survivor %s", *v.InstanceID, other)
+		}
+		if ev := l.events(e, "sandbox.a"); !hasPrefix(ev, "rebound/survivor") {
+			t.Errorf("history %v", ev)
+		}
+		l.nothingToDo(e)
+	})
+}
+
+func TestTwoSurvivorsAreUntouchedAndReported(t *testing.T) {
+	withAgent(t, one(""), func(l *lab, e *Engine, k *keeper) {
+		old := l.id(e, "sandbox.a")
+		l.twin(e, "0123456789ab")
+		l.twin(e, "ba9876543210")
+		l.world.ClearOps()
+		l.world.Kill(old)
+		sleep(5 * time.Minute)
+		for _, op := range l.writes() {
+			if op == "Create" || op == "Start" || op == "Remove" {
+				t.Errorf("%s with two survivors", op)
+			}
+		}
+		p := l.plan(e)
+		if notes := strings.Join(p.Plan.Notes, "\n"); !strings.Contains(notes, "0123456789ab") || !strings.Contains(notes, "nothing is touched") {
+			t.Errorf("notes %q", notes)
+		}
+		// With one of them gone it is bound to the other.
+		if err := e.host.Remove(context.Background(), "0123456789ab"); err != nil {
+			t.Fatal(err)
+		}
+		sleep(2 * time.Minute)
+		if v := l.phase(e, "sandbox.a", plan.Running); *v.InstanceID != "ba9876543210" {
+			t.Errorf("instance %s", *v.InstanceID)
+		}
+	})
+}
+
+func TestRetainToDeleteAfterExpiry(t *testing.T) {
+	with := func(policy string) string {
+		return one("lifetime { ttl = \"1h\" }\n shutdown_policy = \"" + policy + "\"")
+	}
+	withAgent(t, with("retain"), func(l *lab, e *Engine, k *keeper) {
+		sleep(2 * time.Hour)
+		l.phase(e, "sandbox.a", plan.Stopped)
+		l.main(with("delete"))
+		l.apply(e, plan.Options{})
+		if e.current("sandbox.a") != nil {
+			t.Error("its record is still there")
+		}
+		sleep(time.Hour)
+		l.nothingToDo(e) // it stays ended while its block stands
+		if e.current("sandbox.a") != nil {
+			t.Error("it is back")
+		}
+	})
+}
+
+func TestRunningSetWhileExpiredDoesNothing(t *testing.T) {
+	with := func(mode string) string {
+		return one("lifetime { ttl = \"1h\" }\n operating_mode = \"" + mode + "\"")
+	}
+	withAgent(t, with("paused"), func(l *lab, e *Engine, k *keeper) {
+		sleep(2 * time.Hour)
+		l.phase(e, "sandbox.a", plan.Stopped)
+		l.main(with("running"))
+		l.apply(e, plan.Options{})
+		sleep(time.Hour)
+		l.phase(e, "sandbox.a", plan.Stopped)
+		l.condition(e, "Expired", "True/TTLExpiry")
+		_, err := e.Act(context.Background(), ActRequest{Verb: "resume", Address: "a"})
+		l.refused(err, Conflict, "expired")
+		l.nothingToDo(e)
+	})
+}
+
+func TestDeadlineClearedWhileSuspended(t *testing.T) {
+	withAgent(t, one("lifetime { ttl = \"1h\" }\n operating_mode = \"suspended\""), func(l *lab, e *Engine, k *keeper) {
+		sleep(2 * time.Hour)
+		l.condition(e, "Expired", "True/TTLExpiry")
+		l.main(one("operating_mode = \"suspended\""))
+		l.apply(e, plan.Options{})
+		l.phase(e, "sandbox.a", plan.Stopped)
+		l.condition(e, "Expired", "False/NotExpired")
+		l.condition(e, "Suspended", "True/Suspended")
+		l.nothingToDo(e)
+	})
+}
+
+func TestDeleteWithAFailingStepKeepsTheRecordAndHeals(t *testing.T) {
+	withAgent(t, one("lifetime { ttl = \"1h\" }\n shutdown_policy = \"delete\""), func(l *lab, e *Engine, k *keeper) {
+		id := l.id(e, "sandbox.a")
+		l.world.Fail(sim.OpRemove, id, errors.New("device busy"), sim.Before, 3)
+		sleep(time.Until(*l.view(e, "sandbox.a").ExpiresAt))
+		rec := e.current("sandbox.a")
+		if rec == nil || rec.Expired == nil {
+			t.Fatalf("record %+v", rec)
+		}
+		if !strings.Contains(rec.Retry.Error, "device busy") {
+			t.Errorf("its error is %q", rec.Retry.Error)
+		}
+		sleep(time.Hour)
+		if e.current("sandbox.a") != nil {
+			t.Error("it is not healed")
+		}
+		l.tidy(e)
+	})
+}
+
+// The history keeps the newest events and no more, however many come.
+func TestHistoryIsBounded(t *testing.T) {
+	l := newLab(t, map[string]string{"main.hcl": one("")})
+	e := l.open("apply")
+	l.apply(e, plan.Options{})
+	w := &write{}
+	for i := range historyKeep + 700 {
+		w.event(Event{Address: "sandbox.x", Type: "note", Message: fmt.Sprint(i)})
+	}
+	if err := e.commit(w); err != nil {
+		t.Fatal(err)
+	}
+	res, err := e.Events(context.Background(), EventsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(res.Events); n > historyKeep+256 || n < historyKeep {
+		t.Errorf("%d events are kept", n)
+	}
+	if last := res.Events[len(res.Events)-1]; last.Message != fmt.Sprint(historyKeep+699) {
+		t.Errorf("the newest is %+v", last)
+	}
+	l.end(e)
+}
+
+// A stop takes over a suspended hold of the idle rule, as a pause takes over a paused one.
+func TestAStopTakesOverAnIdleSuspension(t *testing.T) {
+	withAgent(t, one(`lifetime {
+    idle_timeout     = "5m"
+    idle_action      = "suspend"
+    resume_on_access = true
+  }`), func(l *lab, e *Engine, k *keeper) {
+		sleep(6 * time.Minute)
+		l.hold(e, "suspended", "idle")
+		if res := l.act(e, "stop", "a"); !strings.Contains(res.Note, "idle") {
+			t.Errorf("note %q", res.Note)
+		}
+		l.hold(e, "suspended", "operator")
+		_, err := l.exec(e, "sim", "exit=0")
+		l.refused(err, Conflict, "start it first")
+	})
+}
+
+// Whoever connects while a process that was just started does not listen yet waits
+// for it, whoever had it started.
+func TestConnectionsWaitForAProcessToListen(t *testing.T) {
+	withAgent(t, command(`"sim", "after=5s", "serve=7"`, portConfig+`lifetime { idle_timeout = "1h" }`), func(l *lab, e *Engine, k *keeper) {
+		c, err := l.world.Connect(netip.MustParseAddrPort("127.0.0.1:4007"), "tcp") // a second after its start
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		speak(t, c, "hello")
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	stdlog "log"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -235,6 +236,8 @@ func RunAgent(ctx context.Context, o AgentOptions) error {
 			return errorOf(secondAgent(ctx, c, o.RunDir))
 		}
 	}
+	// Libraries say there what a probed workload may have put into their mouths.
+	stdlog.SetOutput(o.Log.StandardWriter(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}))
 	e, err := openEngine(ctx, o.OpenOptions, byAgent)
 	if errors.Is(err, errServed) {
 		return errorOf(secondAgent(ctx, &Client{socket: filepath.Join(o.RunDir, SocketName)}, o.RunDir))

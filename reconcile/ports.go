@@ -36,7 +36,8 @@ type served struct {
 }
 
 // follow opens and closes listeners as the record asks; nil: the sandbox is gone.
-// What cannot be opened is complained of and tried again at the next look.
+// What cannot be opened is complained of and tried again at the next look. It may
+// be called from a connection that it ends: closing waits for nobody.
 func (p *ports) follow(address string, rec *plan.Sandbox) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,18 +125,23 @@ const connectPause = 20 * time.Millisecond
 func (a *agent) connect(ctx context.Context, address string, port plan.Port) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, accessWait)
 	defer cancel()
-	begun := a.now()
-	rec, leave, err := a.enter(ctx, address)
+	v, err := a.enter(ctx, address)
 	if err != nil {
 		return nil, err
 	}
-	defer leave()
+	defer v.leave()
+	rec := v.rec
 	for {
 		if rec.Instance == nil {
 			return nil, fmt.Errorf("%s is %s", address, phaseOf(rec))
 		}
 		c, err := a.host.Dial(ctx, rec.Instance.ID, port.Protocol, uint16(port.Container))
-		fresh := !rec.Instance.StartedAt.Before(begun) // by this access: it needs a moment to listen
+		if err == nil {
+			v.count()
+			return c, nil
+		}
+		// Just started, by this access or another: it needs a moment to listen.
+		fresh := a.now().Sub(rec.Instance.StartedAt) < accessWait
 		if errors.Is(err, runtime.ErrPaused) && rests(rec) {
 			// Frozen meanwhile, which is for its own rule alone to undo.
 			rec, err = a.as(byAccess).awaken(ctx, address)
@@ -143,8 +149,8 @@ func (a *agent) connect(ctx context.Context, address string, port plan.Port) (ne
 				continue
 			}
 		}
-		if err == nil || !fresh || errors.Is(err, runtime.ErrPaused) || errors.Is(err, runtime.ErrNotRunning) {
-			return c, err
+		if !fresh || errors.Is(err, runtime.ErrPaused) || errors.Is(err, runtime.ErrNotRunning) {
+			return nil, err
 		}
 		t := time.NewTimer(connectPause)
 		select {
@@ -159,7 +165,6 @@ func (a *agent) connect(ctx context.Context, address string, port plan.Port) (ne
 // passing is told of bytes on an open connection: they are use, and what waits
 // for them may rest.
 func (a *agent) passing(address string) {
-	a.activity.touch(address, a.now())
 	rec := a.current(address)
 	if rec == nil {
 		return
@@ -176,5 +181,8 @@ func (a *agent) passing(address string) {
 		})
 		return
 	}
-	a.renewByAccess(rec)
+	if phaseOf(rec) == plan.Running { // what is sent to one that an operator holds reaches nobody
+		a.activity.touch(address, a.now())
+		a.renewByAccess(rec)
+	}
 }

@@ -375,6 +375,7 @@ func (e *actor) freezer(ctx context.Context, rec *plan.Sandbox, op Op, act func(
 	if err != nil {
 		return err
 	}
+	defer e.lanes.step(rec.Address, op)()
 	if err := act(ctx, rec.Instance.ID); err != nil {
 		return e.stepFailed(rec, in, fmt.Errorf("cannot %s %s: %w", op, rec.Address, err), nil)
 	}

@@ -75,6 +75,34 @@ func (e *Engine) glance(ctx context.Context, rec *plan.Sandbox) (sight, error) {
 	return s, nil
 }
 
+// closeLook is a glance before something is decided. Of a sandbox whose instance is
+// gone, others may live: then everything is looked at, so that none is made beside
+// them.
+func (e *Engine) closeLook(ctx context.Context, rec *plan.Sandbox) (sight, error) {
+	s, err := e.glance(ctx, rec)
+	if err != nil {
+		return s, err
+	}
+	if phase := s.status(rec, e.now()).Phase; phase != plan.Lost && phase != plan.Pending {
+		return s, nil
+	}
+	all, err := e.look(ctx)
+	if err != nil {
+		return s, err
+	}
+	all.hide(map[string]*plan.Sandbox{rec.Address: rec})
+	for id, seen := range all.Instances {
+		if seen.UID == rec.UID {
+			s.Instances[id] = seen
+			if p, ok := all.processes[id]; ok {
+				s.processes[id] = p
+			}
+		}
+	}
+	s.BootID = all.BootID
+	return s, nil
+}
+
 // status is what StatusOf says of rec in this sight.
 func (s *sight) status(rec *plan.Sandbox, now time.Time) plan.Status {
 	var seen plan.Seen

@@ -36,7 +36,7 @@ func (e *Engine) Act(ctx context.Context, r ActRequest) (*ActResult, error) {
 	case "start":
 		err = op.opStart(work, rec, r)
 	case "stop":
-		err = op.opStop(work, rec, r)
+		res.Note, err = op.opStop(work, rec, r)
 	case "pause":
 		res.Note, err = op.opPause(work, rec, r)
 	case "resume":
@@ -207,11 +207,15 @@ func (e *actor) opStart(ctx context.Context, rec *plan.Sandbox, r ActRequest) er
 }
 
 // opStop records the hold first: a crash in the middle must not end in a restart.
-func (e *actor) opStop(ctx context.Context, rec *plan.Sandbox, r ActRequest) error {
-	if err := allowed(rec, plan.VerbStop); err != nil {
-		return err
+func (e *actor) opStop(ctx context.Context, rec *plan.Sandbox, r ActRequest) (note string, err error) {
+	if h := rec.Hold; h != nil && h.Mode == "suspended" && h.By == byIdle && phaseOf(rec) == plan.Stopped {
+		w := e.held(rec, "suspended", r)
+		return "hold taken over from " + h.By, e.commit(w.sandbox(rec))
 	}
-	return e.stop(ctx, rec, plan.ByStop, e.held(rec, "suspended", r))
+	if err := allowed(rec, plan.VerbStop); err != nil {
+		return "", err
+	}
+	return "", e.stop(ctx, rec, plan.ByStop, e.held(rec, "suspended", r))
 }
 
 func (e *actor) opPause(ctx context.Context, rec *plan.Sandbox, r ActRequest) (note string, err error) {
@@ -268,7 +272,7 @@ func (e *actor) converge(ctx context.Context, address string) (did bool, wake ti
 	if err != nil {
 		return false, time.Time{}, err
 	}
-	now, err := e.glance(ctx, rec)
+	now, err := e.closeLook(ctx, rec)
 	if err != nil {
 		return false, time.Time{}, err
 	}
@@ -282,7 +286,7 @@ func (e *actor) converge(ctx context.Context, address string) (did bool, wake ti
 		if rec, err = e.refresh(ctx, address); err != nil {
 			return true, time.Time{}, err
 		}
-		if now, err = e.glance(ctx, rec); err != nil {
+		if now, err = e.closeLook(ctx, rec); err != nil {
 			return true, time.Time{}, err
 		}
 	}
@@ -387,6 +391,9 @@ func (e *Engine) OpenLog(ctx context.Context, address string) (*os.File, error) 
 		return nil, &Error{Kind: Conflict, Message: fmt.Sprintf("sandbox: %s is pending and has no output yet", rec.Address)}
 	}
 	f, err := e.host.OpenLog(ctx, rec.Instance.ID)
+	if errors.Is(err, runtime.ErrNotFound) {
+		return nil, &Error{Kind: Conflict, Message: e.cannotEnter(ctx, rec, "read its output")}
+	}
 	if err != nil {
 		return nil, errorOf(fmt.Errorf("cannot read the output of %s: %w", rec.Address, err))
 	}

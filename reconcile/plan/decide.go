@@ -444,6 +444,8 @@ func (o *one) want() bool {
 	case h == nil:
 	case o.modeChanged:
 		o.release(nil, FromFiles, "operating_mode changed")
+	case w.in.Options.ReleaseHolds && o.rests():
+		// What that does to its deadline is for expire to find out.
 	case w.in.Options.ReleaseHolds:
 		o.released = o.release(nil, FromFiles, "-release-holds")
 	case h.By == "idle" && o.spec.Lifetime.IdleTimeout <= 0:
@@ -451,6 +453,12 @@ func (o *one) want() bool {
 		o.release(h.without("idle"), o.idleOrigin(), "idle_timeout removed")
 	}
 	return true
+}
+
+// rests reports whether the sandbox is frozen by its own expiry.
+func (o *one) rests() bool {
+	h, ex := o.rec.Hold, o.rec.Expired
+	return h != nil && h.By == "expiry" && ex != nil && ex.Paused && o.st.Phase == Paused
 }
 
 // release plans the end of the hold, of which left stays. One by expiry stays

@@ -42,6 +42,8 @@ func (o *one) expire() bool {
 		}
 		w.wake(deadline)
 		return false
+	case w.in.Options.ReleaseHolds && o.rests():
+		return !o.wake()
 	case ex == nil && !due:
 		if dated {
 			w.wake(deadline)
@@ -187,6 +189,27 @@ func (o *one) warn() {
 	c := o.change(ActNoop, FromHost, attributeOf(reason)+" is near", "warned of: it ends at "+stamp(deadline))
 	c.Warn = deadline
 	w.add(c)
+}
+
+// wake plans the release of a sandbox that expiry froze, as a resume does it;
+// false when nothing says how long it is to live then.
+func (o *one) wake() bool {
+	w, rec := o.w, *o.rec
+	rec.Spec = *o.spec
+	lease, err := o.lease.OnResume(&rec, nil, w.in.Now, w.in.Limits.MaxLifetime)
+	if err != nil {
+		w.fail(rec.Address, rec.Address+" cannot be released",
+			"It expired and is paused, and neither lifetime.ttl nor renew_on_access says how long it is to live now. Resume it with -timeout, or give it a later deadline.", position(o.d))
+		return false
+	}
+	o.lease, o.hold, o.released = lease, nil, true
+	consequence := "released: no longer held paused by expiry"
+	if deadline, _, dated := Deadline(o.spec, lease); dated {
+		consequence += ", ends at " + stamp(deadline)
+		w.wake(deadline)
+	}
+	o.w.add(o.change(ActRelease, FromFiles, "-release-holds", consequence))
+	return true
 }
 
 // stopping words an expiry that keeps everything.

@@ -132,7 +132,7 @@ func (l Lease) OnResume(rec *Sandbox, timeout *time.Duration, now time.Time, max
 		case d > 0:
 			n.Until, n.Renewed = now.Add(d), true
 		case byExpiry:
-			return l, refusal(rec, "it expired, and nothing says how long it is to live now; give -timeout D")
+			return l, refusal(rec, "it expired, and nothing says how long it is to live now; resume with -timeout D does")
 		}
 	}
 	n.EndedAt = time.Time{}

@@ -559,7 +559,7 @@ func TestResumeRefusals(t *testing.T) {
 		want    string
 	}{
 		{"after a retained expiry", spec(ttl(time.Hour)), []func(*Sandbox, *Seen){expiredAt(t0, TTLExpiry, true)}, &hour, 0, "only a later or removed deadline in the files revives it"},
-		{"after expiry by pause without any time", spec(shutdown(t0), policy("pause")), []func(*Sandbox, *Seen){expiredPaused(t0, ShutdownTime)}, nil, 0, "give -timeout D"},
+		{"after expiry by pause without any time", spec(shutdown(t0), policy("pause")), []func(*Sandbox, *Seen){expiredPaused(t0, ShutdownTime)}, nil, 0, "resume with -timeout D"},
 		{"for no time", spec(), []func(*Sandbox, *Seen){in(Paused)}, &none, 0, "is no time ahead"},
 		{"past shutdown_time", spec(shutdown(t0.Add(time.Minute))), []func(*Sandbox, *Seen){in(Paused), at}, &hour, 0, "(main.hcl:12)"},
 		{"beyond the cap", spec(ttl(time.Hour), policy("pause")), []func(*Sandbox, *Seen){expiredPaused(t0, TTLExpiry)}, &hour, time.Minute, "max_lifetime (1m)"},
