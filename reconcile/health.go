@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strconv"
 	"sync"
@@ -160,7 +161,7 @@ func (e *Engine) probe(ctx context.Context, n *probe) error {
 		err = e.probeHTTP(ctx, n)
 	default:
 		var c net.Conn
-		if c, err = e.host.Dial(ctx, n.instance, "tcp", uint16(n.spec.TCP)); err == nil {
+		if c, err = e.host.DialInside(ctx, n.instance, "tcp", loopback(n.spec.TCP)); err == nil {
 			c.Close()
 		}
 	}
@@ -168,6 +169,11 @@ func (e *Engine) probe(ctx context.Context, n *probe) error {
 		return fmt.Errorf("no answer within %s", timeout)
 	}
 	return err
+}
+
+// loopback is a port as the sandbox itself sees it.
+func loopback(port int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(port))
 }
 
 func (e *Engine) probeCommand(ctx context.Context, n *probe) error {
@@ -211,7 +217,7 @@ func (e *Engine) probeHTTP(ctx context.Context, n *probe) error {
 		Transport: &http.Transport{
 			DisableKeepAlives: true,
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				return e.host.Dial(ctx, n.instance, "tcp", uint16(port))
+				return e.host.DialInside(ctx, n.instance, "tcp", loopback(port))
 			},
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
