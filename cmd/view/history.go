@@ -174,19 +174,14 @@ func (x *InstanceHistory) endRun(at time.Time, reason, message string) {
 // outcomeIn reads the numbers out of an event's words for an outcome.
 func outcomeIn(message string) (code, signal *int) {
 	var n int
-	switch {
-	case scan(message, "exit code %d", &n):
+	if _, err := fmt.Sscanf(message, "exit code %d", &n); err == nil {
 		return &n, nil
-	case scan(message, "signal %d", &n):
+	}
+	if _, err := fmt.Sscanf(message, "signal %d", &n); err == nil {
 		sum := 128 + n
 		return &sum, &n
 	}
 	return nil, nil
-}
-
-func scan(text, format string, n *int) bool {
-	_, err := fmt.Sscanf(text, format, n)
-	return err == nil
 }
 
 func (h *SandboxHistory) endHold(at time.Time) {
