@@ -451,3 +451,29 @@ func TestExpiryByPauseOnTheHost(t *testing.T) {
 	}
 	w.says("a", "echo alive", "alive\n")
 }
+
+// TestAFailedWakeHurtsNobody: a connection wakes a suspended sandbox whose command is
+// gone. The client is sent away; the agent goes on serving everybody else.
+func TestAFailedWakeHurtsNobody(t *testing.T) {
+	w := newWorld(t)
+	_, at := soon(12 * time.Second)
+	w.apply("sandbox \"x\" {\n image = image.base\n command = [\"/bin/dash\", \"-c\", \"rm -f /usr/bin/dash; exec sleep 9999\"]\n port \"p\" { container = 8080 }\n" +
+		"lifetime {\n idle_timeout = \"1s\"\n idle_action = \"suspend\"\n resume_on_access = true\n }\n}\n" +
+		box("other", "exec sleep 1000", fmt.Sprintf("shutdown_time = %q", at)))
+	w.phase("x", plan.Stopped)
+	port := w.view("x").Ports["p"].Host
+	for range 3 {
+		c, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", port), 10*time.Second)
+		if err != nil {
+			continue // its port went with the failed start
+		}
+		c.SetDeadline(time.Now().Add(40 * time.Second))
+		if n, err := c.Read(make([]byte, 1)); err == nil {
+			t.Errorf("read %d bytes from what cannot run", n)
+		}
+		c.Close()
+	}
+	w.act("pause", "other")
+	w.act("resume", "other")
+	w.phase("other", plan.Stopped) // at its deadline
+}
