@@ -84,7 +84,7 @@ func (r *run) sandboxChange(ctx context.Context, c plan.Change) error {
 	case plan.ActRepair:
 		return r.repair(ctx, rec, c)
 	case plan.ActRelease:
-		if h := rec.Hold; c.Hold == nil && h != nil && h.By == byExpiry && rec.Expired != nil && rec.Expired.Paused {
+		if c.Wake {
 			if err := r.runAgain(rec, "release", nil, w); err != nil {
 				return err
 			}

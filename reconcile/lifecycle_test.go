@@ -1255,3 +1255,27 @@ func TestConnectionsWaitForAProcessToListen(t *testing.T) {
 		speak(t, c, "hello")
 	})
 }
+
+// An operator's hold over an expiry by pause is released as expiry's own is.
+func TestReleaseOfAnOperatorsHoldAfterExpiryByPause(t *testing.T) {
+	for _, how := range []string{"release", "-release-holds"} {
+		withAgent(t, one("shutdown_policy = \"pause\"\n lifetime { ttl = \"1h\" }"), func(l *lab, e *Engine, k *keeper) {
+			l.act(e, "pause", "a")
+			sleep(2 * time.Hour)
+			l.hold(e, "paused", "operator")
+			if how == "release" {
+				l.act(e, "release", "a")
+			} else {
+				l.apply(e, plan.Options{ReleaseHolds: true})
+			}
+			sleep(time.Second)
+			v := l.phase(e, "sandbox.a", plan.Running)
+			l.hold(e, "", "")
+			l.condition(e, "Expired", "False/NotExpired")
+			if v.ExpiresAt == nil || time.Until(*v.ExpiresAt) < 59*time.Minute {
+				t.Errorf("%s: expires at %v", how, v.ExpiresAt)
+			}
+			l.nothingToDo(e)
+		})
+	}
+}

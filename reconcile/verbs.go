@@ -249,7 +249,7 @@ func (e *actor) opRelease(ctx context.Context, rec *plan.Sandbox) (note string, 
 		return rec.Address + " is not held", nil
 	}
 	w := &write{bump: true}
-	if heldByRule(rec) {
+	if heldByRule(rec) || rec.Expired != nil && rec.Expired.Paused {
 		// Out of its rest, as if it were resumed; what lies under goes too.
 		if err := e.runAgain(rec, "release", nil, w); err != nil {
 			return "", err

@@ -83,6 +83,9 @@ type Change struct {
 	// expire that ends paused unless an operator's hold stands already, and by release
 	// of a hold that lay over another.
 	Hold *Hold `json:"hold,omitempty"`
+	// Wake is a release out of an expiry by pause: the lease runs on as after a
+	// resume, and it is no longer expired.
+	Wake bool `json:"wake,omitempty"`
 	// Warn is the deadline that is near: the step is an event and nothing else.
 	Warn    time.Time `json:"warn,omitzero"`
 	Fresh   bool      `json:"fresh,omitempty"`   // recreate without the old layer

@@ -455,10 +455,11 @@ func (o *one) want() bool {
 	return true
 }
 
-// rests reports whether the sandbox is frozen by its own expiry.
+// rests reports whether the sandbox expired by pause and is held, by that or by an
+// operator who had paused it before.
 func (o *one) rests() bool {
-	h, ex := o.rec.Hold, o.rec.Expired
-	return h != nil && h.By == "expiry" && ex != nil && ex.Paused && o.st.Phase == Paused
+	ex := o.rec.Expired
+	return o.rec.Hold != nil && ex != nil && ex.Paused && o.st.Phase == Paused
 }
 
 // release plans the end of the hold, of which left stays. One by expiry stays

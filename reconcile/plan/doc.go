@@ -16,8 +16,7 @@
 //
 //   - A change with After adopts the declared spec (Adopt), whatever its action.
 //     Revive clears Expired (Revive). release sets the hold to Hold (nil: none);
-//     of a sandbox that expiry paused, with no Hold, it does what a resume does to the
-//     lease (OnResume) and ends the expiry.
+//     with Wake it does what a resume does to the lease (OnResume) and ends the expiry.
 //   - create, replace and recreate make a new instance and end in mode Then; the
 //     first create, and a replace with NewLease, start the lease (StartLease) when
 //     the instance becomes created. replace and recreate keep uid, hold, address,

@@ -203,12 +203,14 @@ func (o *one) wake() bool {
 		return false
 	}
 	o.lease, o.hold, o.released = lease, nil, true
-	consequence := "released: no longer held paused by expiry"
+	consequence := "released: no longer held paused by " + rec.Hold.By
 	if deadline, _, dated := Deadline(o.spec, lease); dated {
 		consequence += ", ends at " + stamp(deadline)
 		w.wake(deadline)
 	}
-	o.w.add(o.change(ActRelease, FromFiles, "-release-holds", consequence))
+	c := o.change(ActRelease, FromFiles, "-release-holds", consequence)
+	c.Wake = true
+	w.add(c)
 	return true
 }
 

@@ -388,7 +388,7 @@ func (m *model) sandbox(c *Change) {
 	case ActForget:
 		delete(m.Records.Sandboxes, c.Address)
 	case ActRelease:
-		if h := rec.Hold; h != nil && h.By == "expiry" && rec.Expired != nil && rec.Expired.Paused && c.Hold == nil {
+		if c.Wake {
 			lease, err := rec.Lease.OnResume(rec, nil, m.Now, 0)
 			if err != nil {
 				m.wrong = append(m.wrong, c.String()+": "+err.Error())
