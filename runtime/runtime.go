@@ -53,6 +53,8 @@ type Host interface {
 	// network and volumes ready, PID 1 waiting to be started. With a directory
 	// from an earlier Create of the same ID it reuses the writable layer. A
 	// failed Create leaves nothing behind except the writable layer it found.
+	// ErrForeign when something that is not ours has a name that the instance needs;
+	// neither Create, Stop nor Remove touches it.
 	Create(ctx context.Context, in Instance) (Process, error)
 	// Start lets a created instance's PID 1 run its command. ErrCommand when the
 	// command cannot be executed; the instance then has no process.
@@ -117,6 +119,9 @@ type Host interface {
 	// one that open gives, until the closer is closed; it is for ports whose use has
 	// to be seen. open may take its time: nothing the client sent meanwhile is lost.
 	// active is told when a connection begins and, at a bounded rate, when bytes pass.
+	// Close of the closer ends all connections and the context of what is being opened,
+	// and returns at once with the port free; it may be called from anywhere, open and
+	// active included, which may still be running when it returns.
 	// ErrTaken when the port is in use.
 	Publish(f Forward, open func(context.Context) (net.Conn, error), active func()) (io.Closer, error)
 

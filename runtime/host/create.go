@@ -65,6 +65,9 @@ func (h *Host) Create(ctx context.Context, in runtime.Instance) (p runtime.Proce
 	if err != nil {
 		return p, err
 	}
+	if err := h.refuseForeign(in.ID); err != nil {
+		return p, fmt.Errorf("cannot create %w", err)
+	}
 	tree.warm()
 	if err := h.noteParent(tree); err != nil {
 		return p, err
@@ -80,7 +83,7 @@ func (h *Host) Create(ctx context.Context, in runtime.Instance) (p runtime.Proce
 	if err != nil {
 		return p, err
 	}
-	if known || damaged || was.exists(in.ID) {
+	if known || damaged || running.Process.PID != 0 || was.exists(in.ID) {
 		// What an earlier life, or a Create that was cut off, has left.
 		if err := h.takeDown(ctx, in.ID, runtime.Process{}); err != nil {
 			return p, err
@@ -116,7 +119,11 @@ func (h *Host) Create(ctx context.Context, in runtime.Instance) (p runtime.Proce
 			return p, err
 		}
 	}
-	if err := h.saveProcess(in.ID, processRecord{Process: p, Mark: in.Mark}); err != nil {
+	ns, err := namespaceOf(p.PID)
+	if err != nil {
+		return p, err
+	}
+	if err := h.saveProcess(in.ID, processRecord{Process: p, Mark: in.Mark, Netns: ns}); err != nil {
 		return p, err
 	}
 	h.phase("record", t)

@@ -216,10 +216,14 @@ func (h *Host) connect(ctx context.Context, in runtime.Instance, hold *hold) (p 
 	if err != nil {
 		return p, err
 	}
-	if err := h.saveProcess(in.ID, processRecord{Process: p, Mark: in.Mark, Creating: true}); err != nil {
+	ns, err := namespaceOf(pid)
+	if err != nil {
 		return p, err
 	}
-	if err := h.bindNetns(in.ID, pid); err != nil {
+	if err := h.saveProcess(in.ID, processRecord{Process: p, Mark: in.Mark, Netns: ns, Creating: true}); err != nil {
+		return p, err
+	}
+	if err := h.bindNetns(in.ID, pid, ns); err != nil {
 		return p, err
 	}
 	t = h.phase("netns"+besideInit, t)

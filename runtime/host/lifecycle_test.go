@@ -559,7 +559,9 @@ func TestNetnsIsBoundAndRepaired(t *testing.T) {
 	if ok, err := w.h.netnsBound(in.ID, p.PID); err != nil || !ok {
 		t.Fatalf("bound: %v, %v", ok, err)
 	}
-	w.must(w.h.releaseNetns(in.ID))
+	o, err := w.h.ownOf(in.ID)
+	w.must(err)
+	w.must(w.h.releaseNetns(in.ID, o))
 	if s := w.state(in.ID); strings.Join(s.Missing, " ") != "netns" {
 		t.Errorf("missing %v", s.Missing)
 	}

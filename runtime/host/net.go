@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -56,22 +55,25 @@ func (h *Host) CheckPort(ctx context.Context, addr netip.Addr, port uint16, prot
 	return h.net.CheckPort(ctx, addr, port, protocol)
 }
 
-// bindNetns gives the network namespace of a process the instance's name. It is
-// no error when it has it already.
-func (h *Host) bindNetns(id string, pid int) error {
+// netnsMode is that of the file to which a network namespace is bound.
+const netnsMode = 0o400
+
+// bindNetns gives the network namespace of a process, ns, the instance's name. It is
+// no error when it has it already. runtime.ErrForeign when something else has.
+func (h *Host) bindNetns(id string, pid int, ns namespaceID) error {
 	path := h.netns(id)
-	if same, err := h.netnsBound(id, pid); err != nil || same {
+	state, err := h.netnsAt(id, own{netns: ns})
+	if err != nil || state == nameBound {
 		return err
 	}
-	if err := h.releaseNetns(id); err != nil {
-		return err
+	if state == nameFree {
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL, netnsMode)
+		if err != nil {
+			return fmt.Errorf("cannot name the network namespace of instance %s: %w", id, err)
+		}
+		f.Close()
 	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL, 0o400)
-	if err != nil {
-		return fmt.Errorf("cannot name the network namespace of instance %s: %w", id, err)
-	}
-	f.Close()
-	if err := unix.Mount("/proc/"+strconv.Itoa(pid)+"/ns/net", path, "", unix.MS_BIND, ""); err != nil {
+	if err := unix.Mount(pidPath(pid, "ns/net"), path, "", unix.MS_BIND, ""); err != nil {
 		os.Remove(path)
 		return fmt.Errorf("cannot bind the network namespace of instance %s: %w", id, err)
 	}
@@ -82,35 +84,36 @@ func (h *Host) bindNetns(id string, pid int) error {
 // that is ending has let go of its namespace just before it is seen to be dead
 // (do_exit in kernel/exit.c): nothing is missing of it.
 func (h *Host) netnsBound(id string, pid int) (bool, error) {
-	var name, own unix.Stat_t
+	var name unix.Stat_t
 	if err := unix.Stat(h.netns(id), &name); err != nil {
 		if err == unix.ENOENT {
 			return false, nil
 		}
 		return false, &os.PathError{Op: "stat", Path: h.netns(id), Err: err}
 	}
-	if err := unix.Stat("/proc/"+strconv.Itoa(pid)+"/ns/net", &own); err != nil {
-		if err == unix.ENOENT || err == unix.ESRCH {
-			return true, nil
-		}
-		return false, fmt.Errorf("cannot look at the network namespace of process %d: %w", pid, err)
-	}
-	return name.Dev == own.Dev && name.Ino == own.Ino, nil
+	ns, err := namespaceOf(pid)
+	return err == nil && (ns == namespaceID{} || ns == namespaceID{name.Dev, name.Ino}), err
 }
 
-func (h *Host) releaseNetns(id string) error {
+// releaseNetns takes the name away. runtime.ErrForeign when it is not ours.
+func (h *Host) releaseNetns(id string, o own) error {
 	path := h.netns(id)
-	for {
-		err := unix.Unmount(path, unix.MNT_DETACH)
-		if err == unix.EINVAL || err == unix.ENOENT {
-			break
-		}
-		if err != nil {
-			return fmt.Errorf("cannot release the network namespace of instance %s: %w", id, err)
-		}
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+	fail := func(err error) error {
 		return fmt.Errorf("cannot release the network namespace of instance %s: %w", id, err)
 	}
-	return nil
+	for {
+		switch state, err := h.netnsAt(id, o); {
+		case err != nil || state == nameFree:
+			return err
+		case state == nameBound:
+			if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
+				return fail(err)
+			}
+		default:
+			if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+				return fail(err)
+			}
+			return nil
+		}
+	}
 }

@@ -97,18 +97,28 @@ func listIDs(dir string) ([]string, error) {
 // everyInstance also finds those of which only a part is left.
 func (h *Host) everyInstance(trees []*cgroupTree, seen network.Observed) (map[string]bool, error) {
 	ids := map[string]bool{}
-	for _, dir := range []string{
-		filepath.Join(h.opts.StateDir, "instances"), filepath.Join(h.opts.RunDir, "instances"),
-		filepath.Join(h.opts.RunDir, "containers"), filepath.Join(h.opts.RunDir, "netns"),
-	} {
-		list, err := listIDs(dir)
-		// Whoever clears the run directory takes its directories along.
-		if err != nil && !(errors.Is(err, os.ErrNotExist) && within(h.opts.RunDir, dir)) {
-			return nil, err
+	list := func(into map[string]bool, dirs ...string) error {
+		for _, dir := range dirs {
+			list, err := listIDs(dir)
+			// Whoever clears the run directory takes its directories along.
+			if err != nil && !(errors.Is(err, os.ErrNotExist) && within(h.opts.RunDir, dir)) {
+				return err
+			}
+			for _, id := range list {
+				into[id] = true
+			}
 		}
-		for _, id := range list {
-			ids[id] = true
-		}
+		return nil
+	}
+	if err := list(ids, filepath.Join(h.opts.StateDir, "instances"), filepath.Join(h.opts.RunDir, "instances"), h.containers()); err != nil {
+		return nil, err
+	}
+	for id := range seen.Instances {
+		ids[id] = true
+	}
+	names := map[string]bool{}
+	if err := list(names, filepath.Join(h.opts.RunDir, "netns")); err != nil {
+		return nil, err
 	}
 	for _, t := range trees {
 		grouped, err := t.instances()
@@ -116,11 +126,20 @@ func (h *Host) everyInstance(trees []*cgroupTree, seen network.Observed) (map[st
 			return nil, err
 		}
 		for _, id := range grouped {
-			ids[id] = true
+			names[id] = true
 		}
 	}
-	for id := range seen.Instances {
-		ids[id] = true
+	for id := range names {
+		if ids[id] {
+			continue
+		}
+		ours, err := h.remains(id)
+		if err != nil {
+			return nil, err
+		}
+		if ours {
+			ids[id] = true
+		}
 	}
 	return ids, nil
 }
@@ -130,23 +149,21 @@ func (h *Host) Inspect(ctx context.Context, id string) (runtime.InstanceState, b
 	if err := checkID(id); err != nil {
 		return runtime.InstanceState{}, false, err
 	}
-	tree, err := h.cgroupsOf(id)
-	if err != nil {
-		return runtime.InstanceState{}, false, err
-	}
-	there := tree.exists(id)
-	for _, path := range []string{h.instanceDir(id), h.runDir(id), filepath.Join(h.containers(), id), h.netns(id)} {
-		if there {
-			break
-		}
-		_, err := os.Lstat(path)
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
+	found := false
+	for _, path := range []string{h.instanceDir(id), h.runDir(id), filepath.Join(h.containers(), id)} {
+		var err error
+		if found, err = there(path); err != nil {
 			return runtime.InstanceState{}, false, err
 		}
-		there = err == nil
+		if found {
+			break
+		}
 	}
-	if !there {
-		return runtime.InstanceState{}, false, nil
+	if !found {
+		var err error
+		if found, err = h.remains(id); err != nil || !found {
+			return runtime.InstanceState{}, false, err
+		}
 	}
 	s, err := h.look(id, nil)
 	if err != nil {
@@ -222,7 +239,11 @@ func (h *Host) lookOnce(id string, seen *network.Observed) (runtime.InstanceStat
 			return s, nil
 		}
 		left, err := tree.pids(id)
-		s.Dying = len(left) > 0
+		if err != nil || len(left) == 0 {
+			return s, err
+		}
+		o, err := h.ownOf(id)
+		s.Dying = o.cgroup
 		return s, err
 	}
 	// One without a process can be told to be just that, whatever became of its

@@ -165,6 +165,8 @@ func (h *Host) mustRecord(id string) (record, error) {
 type processRecord struct {
 	Process runtime.Process `json:"process"`
 	Mark    runtime.Mark    `json:"mark"`
+	// Netns is its network namespace; zero in what was recalled.
+	Netns namespaceID `json:"netns,omitzero"`
 	// Creating: Create has not come to its end. Such a process counts as none; the
 	// next Create or Remove does away with it.
 	Creating bool `json:"creating,omitempty"`

@@ -48,6 +48,11 @@ func (h *Host) restoreRunDir(in runtime.Instance, p processRecord, tree *cgroupT
 	if !p.lost {
 		return nil
 	}
+	ns, err := namespaceOf(p.Process.PID)
+	if err != nil {
+		return err
+	}
+	p.Netns = ns
 	return h.saveProcess(in.ID, p)
 }
 

@@ -155,7 +155,8 @@ func (h *Host) kill(ctx context.Context, id string, p runtime.Process) error {
 }
 
 // takeDown kills what runs of the instance and releases everything but its
-// files. It may be called in any state and again.
+// files. It may be called in any state and again. What has its names and is not
+// ours stays.
 func (h *Host) takeDown(ctx context.Context, id string, p runtime.Process) error {
 	if err := h.starters.settle(ctx); err != nil {
 		return err
@@ -167,20 +168,30 @@ func (h *Host) takeDown(ctx context.Context, id string, p runtime.Process) error
 		}
 		p = r.Process
 	}
-	if err := h.kill(ctx, id, p); err != nil {
-		return err
-	}
-	tree, err := h.cgroupsOf(id)
+	o, err := h.ownOf(id)
 	if err != nil {
 		return err
 	}
-	if kills, err := tree.oomKills(id); err == nil {
-		if err := h.noteOOM(id, kills); err != nil {
+	foreign := h.foreignProcesses(id, o)
+	if foreign != nil && !errors.Is(foreign, runtime.ErrForeign) {
+		return foreign
+	}
+	if foreign == nil {
+		if err := h.kill(ctx, id, p); err != nil {
 			return err
+		}
+		tree, err := h.cgroupsOf(id)
+		if err != nil {
+			return err
+		}
+		if kills, err := tree.oomKills(id); err == nil {
+			if err := h.noteOOM(id, kills); err != nil {
+				return err
+			}
 		}
 	}
 	// The namespace goes first: its end of the veth pair takes the link along.
-	if err := h.releaseNetns(id); err != nil {
+	if err := h.releaseNetns(id, o); err != nil && !errors.Is(err, runtime.ErrForeign) {
 		return err
 	}
 	if err := h.net.Detach(ctx, id, nil, nil); err != nil {
@@ -191,6 +202,9 @@ func (h *Host) takeDown(ctx context.Context, id string, p runtime.Process) error
 		return err
 	}
 	for _, t := range trees {
+		if foreign != nil {
+			break
+		}
 		if err := t.remove(id, killBound); err != nil {
 			return err
 		}

@@ -96,8 +96,12 @@ func (h *Host) Repair(ctx context.Context, in runtime.Instance) error {
 	if !tree.complete(in.ID) {
 		return fmt.Errorf("instance %s has lost its cgroup, which only a restart can bring back: %w", in.ID, runtime.ErrUnsupported)
 	}
-	if err := h.bindNetns(in.ID, p.Process.PID); err != nil {
+	ns, err := namespaceOf(p.Process.PID)
+	if err != nil {
 		return err
+	}
+	if err := h.bindNetns(in.ID, p.Process.PID, ns); err != nil {
+		return fmt.Errorf("cannot repair %w", err)
 	}
 	if in.Net != nil {
 		if err := h.net.Attach(ctx, in.ID, h.netns(in.ID), *in.Net, in.Forwards); err != nil {
