@@ -5,12 +5,17 @@ import (
 	"io"
 	"net"
 	"os"
+	osexec "os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"pinfold/config"
 	"pinfold/reconcile"
@@ -315,34 +320,149 @@ while True:
 	w.says("b", "echo well", "well\n")
 }
 
-// TestForeignObjectsAreRefusedAndLeftAlone: what bears our names and not our mark is
-// neither taken over nor removed.
+// TestForeignObjectsAreRefusedAndLeftAlone: what has the name of a stopped sandbox's
+// own objects and is not ours is neither taken over nor removed. Starting says what is
+// in the way, and works once it is gone.
 func TestForeignObjectsAreRefusedAndLeftAlone(t *testing.T) {
 	w := newWorld(t)
-	w.apply(box("a", "exec sleep 1000", ""))
+	w.apply(box("a", "echo x >> /log; exec sleep 1000", ""))
 	id := *w.phase("a", plan.Running).InstanceID
-	w.act("stop", "a")
-	// Somebody else's network namespace name and instance directory, under names of ours.
-	foreign := "ffffffffffff"
-	netns := filepath.Join(w.dir, "run", "netns", foreign)
-	w.must(os.WriteFile(netns, []byte("mine"), 0o600))
-	dir := filepath.Join(w.dir, "state", "instances", foreign)
-	w.must(os.Mkdir(dir, 0o755))
-	w.must(os.WriteFile(filepath.Join(dir, "keep"), []byte("mine"), 0o644))
-	w.kill()
-	w.serve()
-	w.act("start", "a")
-	if got := *w.phase("a", plan.Running).InstanceID; got != id {
-		t.Errorf("instance %s, want %s", got, id)
+	st, err := w.Status(w.ctx)
+	w.must(err)
+	netns := filepath.Join(w.dir, "run", "netns", id)
+	// Under a name that no sandbox of ours has, nothing is even looked at.
+	stray := filepath.Join(w.dir, "run", "netns", "ffffffffffff")
+	w.must(os.WriteFile(stray, []byte("mine"), 0o600))
+	strayDir := filepath.Join(w.dir, "state", "instances", "ffffffffffff")
+	w.must(os.Mkdir(strayDir, 0o755))
+	w.must(os.WriteFile(filepath.Join(strayDir, "keep"), []byte("mine"), 0o644))
+
+	starts := 1
+	for _, c := range []struct {
+		name string
+		put  func() (words string, untouched func() error, remove func())
+	}{
+		{"network namespace", func() (string, func() error, func()) {
+			ns := foreignNetns(w, netns)
+			return netns, func() error {
+				if now, err := inode(netns); err != nil || now != ns {
+					return fmt.Errorf("it is %d, was %d: %v", now, ns, err)
+				}
+				return nil
+			}, func() { w.must(unix.Unmount(netns, 0)); w.must(os.Remove(netns)) }
+		}},
+		{"file", func() (string, func() error, func()) {
+			w.must(os.WriteFile(netns, []byte("mine"), 0o600))
+			return netns, func() error {
+				if b, err := os.ReadFile(netns); err != nil || string(b) != "mine" {
+					return fmt.Errorf("it holds %q: %v", b, err)
+				}
+				return nil
+			}, func() { w.must(os.Remove(netns)) }
+		}},
+		{"cgroup", func() (string, func() error, func()) {
+			dir := foreignCgroup(w, reconcile.ShortID(st.Lineage), id)
+			other := osexec.Command("sleep", "1000")
+			w.must(other.Start())
+			t.Cleanup(func() { other.Process.Kill() })
+			pid := strconv.Itoa(other.Process.Pid)
+			procs := filepath.Join(dir, "cgroup.procs")
+			w.must(os.WriteFile(procs, []byte(pid), 0))
+			return dir, func() error {
+				if b, err := os.ReadFile(procs); err != nil || strings.TrimSpace(string(b)) != pid || dead(other.Process.Pid) {
+					return fmt.Errorf("it holds %q, the process is dead: %v, %v", b, dead(other.Process.Pid), err)
+				}
+				return nil
+			}, func() { w.must(other.Process.Kill()); other.Wait() }
+		}},
+	} {
+		w.act("stop", "a")
+		w.phase("a", plan.Stopped)
+		words, untouched, remove := c.put()
+		for _, anew := range []bool{false, true} {
+			if anew {
+				w.kill()
+				w.serve()
+			}
+			began := time.Now()
+			_, err := w.Act(w.ctx, reconcile.ActRequest{Verb: "start", Address: "a"})
+			if err == nil || !strings.Contains(err.Error(), "does not bear this lineage's mark") || !strings.Contains(err.Error(), words) || !strings.Contains(err.Error(), "left alone") {
+				t.Errorf("%s: start says %v, which is to name %s", c.name, err, words)
+			}
+			if took := time.Since(began); took > 10*time.Second {
+				t.Errorf("%s: it took %s", c.name, took)
+			}
+			if v := w.view("a"); v.Phase != plan.Stopped || *v.InstanceID != id || v.PID != nil {
+				t.Errorf("%s: refused, it is %+v", c.name, v)
+			}
+			if err := untouched(); err != nil {
+				t.Errorf("foreign %s: %v", c.name, err)
+			}
+		}
+		remove()
+		w.act("start", "a")
+		if got := *w.phase("a", plan.Running).InstanceID; got != id {
+			t.Errorf("%s: instance %s, want %s", c.name, got, id)
+		}
+		starts++
+		w.until("a", "written", func(reconcile.SandboxView) bool {
+			out, err := w.sh("a", "cat /log")
+			return err == nil && out == strings.Repeat("x\n", starts)
+		})
 	}
+
 	w.apply(box("b", "exec sleep 1000", "")) // removes a
-	for _, f := range []string{netns, filepath.Join(dir, "keep")} {
+	for _, f := range []string{stray, filepath.Join(strayDir, "keep")} {
 		if b, err := os.ReadFile(f); err != nil || string(b) != "mine" {
 			t.Errorf("%s: %q, %v", f, b, err)
 		}
 	}
-	w.must(os.Remove(netns))
-	w.must(os.RemoveAll(dir))
+	w.must(os.Remove(stray))
+	w.must(os.RemoveAll(strayDir))
+}
+
+// foreignNetns binds a new network namespace to a name, as ip netns add does, and
+// returns its inode.
+func foreignNetns(w *world, path string) uint64 {
+	w.Helper()
+	w.must(os.WriteFile(path, nil, 0o400))
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		err := unix.Unshare(unix.CLONE_NEWNET)
+		if err == nil {
+			err = unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
+		}
+		done <- err
+	}()
+	w.must(<-done)
+	w.Cleanup(func() { unix.Unmount(path, unix.MNT_DETACH) })
+	ns, err := inode(path)
+	w.must(err)
+	return ns
+}
+
+func inode(path string) (uint64, error) {
+	var st unix.Stat_t
+	err := unix.Stat(path, &st)
+	return st.Ino, err
+}
+
+// foreignCgroup makes the cgroup that an instance would have, in one hierarchy.
+func foreignCgroup(w *world, short, id string) string {
+	w.Helper()
+	parents, err := filepath.Glob("/sys/fs/cgroup/pids/*-" + short)
+	w.must(err)
+	if len(parents) == 0 {
+		parents, err = filepath.Glob("/sys/fs/cgroup/*-" + short)
+		w.must(err)
+	}
+	if len(parents) == 0 {
+		w.Fatal("no cgroup parent")
+	}
+	dir := filepath.Join(parents[0], id)
+	w.must(os.Mkdir(dir, 0o755))
+	return dir
 }
 
 // TestSuspendedTwice: two rounds of suspend and resume, each with a new process on
