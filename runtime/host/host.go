@@ -20,7 +20,7 @@
 //
 //	lineage
 //	cgroup-parents         below which cgroups ours may be
-//	instances/ID/          process.json (who PID 1 is) and status (how starting it went)
+//	instances/ID/          process.json (who PID 1 is, and its network namespace) and status (how starting it went)
 //	containers/ID/         libcontainer's own state
 //	netns/ID               the network namespace, bound to a name
 //
