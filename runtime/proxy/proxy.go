@@ -11,8 +11,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,10 +54,10 @@ type Server struct {
 
 	silence time.Duration
 
-	listener interface{ Close() error }
-	ctx      context.Context // ends with Close
-	cancel   context.CancelFunc
-	work     sync.WaitGroup
+	free   func()          // gives the port back, once; it is free when any call returns
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	work   sync.WaitGroup
 
 	mu       sync.Mutex
 	closed   bool // nothing new is taken
@@ -113,31 +116,34 @@ func (s *Server) Addr() netip.AddrPort { return s.addr }
 // of datagrams end: they have no socket but the port's.
 func (s *Server) Release() {
 	s.mu.Lock()
-	first := !s.closed
 	s.closed = true
 	s.mu.Unlock()
-	if first {
-		s.listener.Close()
-	}
+	s.free()
 	if s.port.Protocol == "udp" {
 		s.drop()
 	}
 }
 
-// Close gives the port back, drops what stands, and returns when nothing of it is
-// left. It may be called again, and never fails.
+// Close gives the port back, cancels what is being opened, drops what stands, and
+// returns at once, with the port free: it may be called from anywhere, open, active
+// and the connections that open gave included. It may be called again, and never
+// fails.
 func (s *Server) Close() error {
 	s.Release()
 	s.drop()
-	s.work.Wait()
 	return nil
 }
+
+// Wait returns when nothing is left of a closed server. It must not be called from
+// open, active or a connection that open gave: it waits for them.
+func (s *Server) Wait() { s.work.Wait() }
 
 func (s *Server) drop() {
 	s.cancel()
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	for l := range s.standing {
+	standing := slices.Collect(maps.Keys(s.standing))
+	s.mu.Unlock()
+	for _, l := range standing {
 		l.drop()
 	}
 }
@@ -149,17 +155,18 @@ type link struct {
 
 	mu      sync.Mutex
 	dropped bool
-	ends    []interface{ Close() error }
+	client  io.Closer // tcp only
+	inside  io.Closer // nil until it is open
 }
 
 // enter counts a new link. False: the port has as many as it may, or is closed.
-func (s *Server) enter() (*link, bool) {
+func (s *Server) enter(client io.Closer) (*link, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || len(s.standing) >= s.port.Limit {
 		return nil, false
 	}
-	l := &link{s: s}
+	l := &link{s: s, client: client}
 	s.standing[l] = true
 	s.work.Add(1)
 	return l, true
@@ -174,26 +181,26 @@ func (l *link) leave() {
 	l.s.work.Done()
 }
 
-// hold makes c one of the ends that drop closes.
-func (l *link) hold(c interface{ Close() error }) {
+// drop closes both ends. It waits for nobody, and so can be called by anybody: the
+// inside is not a connection of ours, and what its Close does is its own affair.
+func (l *link) drop() {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.ends = append(l.ends, c)
+	client, inside := l.client, l.inside
 	if l.dropped {
-		c.Close()
+		client, inside = nil, nil
+	}
+	l.dropped = true
+	l.mu.Unlock()
+	if client != nil {
+		client.Close()
+	}
+	if inside != nil {
+		l.closeInside(inside)
 	}
 }
 
-func (l *link) drop() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.dropped {
-		return
-	}
-	l.dropped = true
-	for _, c := range l.ends {
-		c.Close()
-	}
+func (l *link) closeInside(c io.Closer) {
+	l.s.work.Go(func() { c.Close() })
 }
 
 // through opens the other side.
@@ -204,7 +211,14 @@ func (l *link) through() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.hold(c)
+	l.mu.Lock()
+	l.inside = c
+	dropped := l.dropped
+	l.mu.Unlock()
+	if dropped {
+		l.closeInside(c)
+		return nil, net.ErrClosed
+	}
 	return c, nil
 }
 

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -67,7 +66,7 @@ func (i inside) next() *net.TCPConn {
 type opener = func(context.Context) (net.Conn, error)
 
 // serve serves a free port of 127.0.0.1 until the test ends, which then proves that
-// Close leaves nothing.
+// Close leaves nothing: whatever happened, all that it began comes to an end.
 func serve(t *testing.T, p Port, open opener, active func(), quiet time.Duration) *Server {
 	t.Helper()
 	if !p.Address.IsValid() {
@@ -80,11 +79,29 @@ func serve(t *testing.T, p Port, open opener, active func(), quiet time.Duration
 	must(t, err)
 	t.Cleanup(func() {
 		must(t, s.Close())
-		if len(s.standing) > 0 {
-			t.Errorf("after Close %d links stand", len(s.standing))
+		gone(t, s)
+		if n := s.count(); n > 0 {
+			t.Errorf("after Close %d links stand", n)
 		}
 	})
 	return s
+}
+
+// gone waits until nothing is left of a closed server.
+func gone(t *testing.T, s *Server) {
+	t.Helper()
+	over := make(chan struct{})
+	go func() { s.Wait(); close(over) }()
+	within(t, "all of the server's work has ended", over)
+}
+
+func within(t *testing.T, what string, over <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-over:
+	case <-time.After(bound):
+		t.Fatalf("still not so after %s: %s", bound, what)
+	}
 }
 
 func dial(t *testing.T, network string, addr netip.AddrPort) net.Conn {
@@ -312,6 +329,94 @@ func TestCloseWhileOpening(t *testing.T) {
 	}
 }
 
+// calling is a connection of whoever opened it that calls out when it is used.
+type calling struct {
+	net.Conn
+	onWrite, onClose func()
+}
+
+func (c calling) CloseWrite() error {
+	if half, ok := c.Conn.(*net.TCPConn); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}
+
+func (c calling) Write(b []byte) (int, error) { c.onWrite(); return c.Conn.Write(b) }
+func (c calling) Close() error                { c.onClose(); return c.Conn.Close() }
+
+// Whatever the server calls may close it, from within, and has the port free then;
+// and whoever closes it does not wait for what it calls.
+func TestCloseFromWithin(t *testing.T) {
+	echoes, stop := echo(t)
+	defer stop()
+	for _, network := range []string{"tcp", "udp"} {
+		for _, from := range []string{"open", "active", "write", "close"} {
+			t.Run(network+" "+from, func(t *testing.T) {
+				var s *Server
+				ready, closed := make(chan struct{}), make(chan struct{})
+				shut := sync.OnceFunc(func() {
+					<-ready
+					s.Close()
+					again, err := Listen(Port{Address: s.Addr(), Protocol: network}, nil, nil)
+					if err != nil {
+						t.Errorf("closed from %s: %v", from, err)
+					} else {
+						again.Close()
+					}
+					close(closed)
+				})
+				at := func(place string) func() {
+					return func() {
+						if place == from {
+							shut()
+						}
+					}
+				}
+				s = serve(t, Port{Protocol: network}, func(ctx context.Context) (net.Conn, error) {
+					at("open")()
+					if from == "open" && ctx.Err() == nil {
+						t.Error("closed, and the context of open goes on")
+					}
+					c, err := echoes(network)(context.WithoutCancel(ctx))
+					if err != nil {
+						return nil, err
+					}
+					return calling{c, at("write"), at("close")}, nil
+				}, at("active"), 50*time.Millisecond)
+				close(ready)
+				c := dial(t, network, s.Addr())
+				writes(t, c, "x")
+				if from == "close" {
+					reads(t, c, "x")
+					must(t, c.Close())
+				}
+				within(t, "Close has returned", closed)
+				gone(t, s)
+			})
+		}
+	}
+}
+
+// Close waits for no connection's Close: that may need what the caller of it holds.
+func TestCloseWaitsForNobody(t *testing.T) {
+	for _, network := range []string{"tcp", "udp"} {
+		held := make(chan struct{})
+		wrote := make(chan struct{})
+		ours, theirs := net.Pipe()
+		s := serve(t, Port{Protocol: network}, func(context.Context) (net.Conn, error) {
+			return calling{ours, sync.OnceFunc(func() { close(wrote) }), func() { <-held }}, nil
+		}, nil, silence)
+		writes(t, dial(t, network, s.Addr()), "x")
+		within(t, "it is written to", wrote)
+		reads(t, theirs, "x")
+		over := make(chan struct{})
+		go func() { s.Close(); close(over) }()
+		within(t, "Close has returned", over)
+		close(held)
+	}
+}
+
 // A connection that is not the kernel's will do inside.
 func TestConnectionInMemory(t *testing.T) {
 	ours, theirs := net.Pipe()
@@ -326,45 +431,60 @@ func TestConnectionInMemory(t *testing.T) {
 }
 
 func TestDescriptors(t *testing.T) {
-	count := func() int {
+	// By what they lead to: those of an earlier test may still be closing.
+	open := func() map[string]bool {
+		all := map[string]bool{}
 		entries, err := os.ReadDir("/proc/self/fd")
 		must(t, err)
-		return len(entries)
+		for _, e := range entries {
+			if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil {
+				all[to] = true
+			}
+		}
+		return all
+	}
+	more := func(than map[string]bool) (n int) {
+		for to := range open() {
+			if !than[to] && strings.HasPrefix(to, "socket:") {
+				n++
+			}
+		}
+		return n
 	}
 	echoes, stop := echo(t)
 	defer stop()
-	before := count()
+	before := open()
 	tcp, err := Listen(Port{Address: netip.MustParseAddrPort("127.0.0.1:0"), Protocol: "tcp"}, echoes("tcp"), func() {})
 	must(t, err)
-	udp, err := listen(Port{Address: netip.MustParseAddrPort("127.0.0.1:0"), Protocol: "udp"}, echoes("udp"), func() {}, 20*time.Millisecond)
+	udp, err := listen(Port{Address: netip.MustParseAddrPort("127.0.0.1:0"), Protocol: "udp"}, echoes("udp"), func() {}, time.Second)
 	must(t, err)
-	listening := count()
-	for _, s := range []*Server{tcp, udp} {
-		var all sync.WaitGroup
-		for i := range 100 {
-			all.Go(func() {
-				c, err := net.Dial(s.port.Protocol, s.Addr().String())
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				defer c.Close()
-				c.SetDeadline(time.Now().Add(bound))
-				text := bytes.Repeat([]byte{byte(i)}, 1000)
-				c.Write(text)
-				b := make([]byte, len(text))
-				if _, err := io.ReadFull(c, b); err != nil || !bytes.Equal(b, text) {
-					t.Errorf("%s: %v", s.port.Protocol, err)
-				}
-			})
-		}
-		all.Wait()
+	listening := open()
+	if n := more(before); n != 2 {
+		t.Errorf("%d sockets listen, want 2", n)
 	}
-	eventually(t, "as many descriptors as before the connections", func() bool { return count() == listening })
-	must(t, tcp.Close())
-	must(t, udp.Close())
-	if n := count(); n != before {
-		t.Errorf("%d descriptors, before %d", n, before)
+	for _, s := range []*Server{tcp, udp} {
+		var all []net.Conn
+		for i := range 100 {
+			c := dial(t, s.port.Protocol, s.Addr())
+			all = append(all, c)
+			text := strings.Repeat(string(rune('A'+i%26)), 1000)
+			writes(t, c, text)
+			reads(t, c, text)
+		}
+		if n := more(listening); n < 200 {
+			t.Errorf("%s: %d sockets for 100 connections", s.port.Protocol, n)
+		}
+		for _, c := range all {
+			must(t, c.Close())
+		}
+		eventually(t, "no more descriptors than before the connections", func() bool { return more(listening) == 0 })
+	}
+	for _, s := range []*Server{tcp, udp} {
+		must(t, s.Close())
+		gone(t, s)
+	}
+	if n := more(before); n != 0 {
+		t.Errorf("%d descriptors are left", n)
 	}
 }
 

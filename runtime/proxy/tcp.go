@@ -14,7 +14,7 @@ func (s *Server) listenTCP() error {
 	if err != nil {
 		return err
 	}
-	s.listener, s.addr = l, l.Addr().(*net.TCPAddr).AddrPort()
+	s.free, s.addr = sync.OnceFunc(func() { l.Close() }), l.Addr().(*net.TCPAddr).AddrPort()
 	s.work.Add(1)
 	go func() {
 		defer s.work.Done()
@@ -38,12 +38,11 @@ func (s *Server) accept(l *net.TCPListener) {
 				return
 			}
 		}
-		link, ok := s.enter()
+		link, ok := s.enter(c)
 		if !ok {
 			refuse(c)
 			continue
 		}
-		link.hold(c)
 		go link.serve(c)
 	}
 }

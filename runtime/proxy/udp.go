@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -28,7 +29,7 @@ func (s *Server) listenUDP() error {
 	if err != nil {
 		return err
 	}
-	s.listener, s.addr = c, c.LocalAddr().(*net.UDPAddr).AddrPort()
+	s.free, s.addr = sync.OnceFunc(func() { c.Close() }), c.LocalAddr().(*net.UDPAddr).AddrPort()
 	u := &relay{s: s, c: c, flows: map[flowKey]*flow{}}
 	if s.addr.Addr().IsUnspecified() {
 		// An answer has to come from the address that was asked.
@@ -108,7 +109,7 @@ func (u *relay) receive() {
 			f = nil
 		}
 		if f == nil {
-			link, ok := u.s.enter()
+			link, ok := u.s.enter(nil)
 			if !ok {
 				continue
 			}
