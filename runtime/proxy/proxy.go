@@ -36,13 +36,23 @@ const (
 	// silence ends a flow of datagrams, as the kernel's own tracking of connections
 	// would (nf_conntrack_udp_timeout_stream is twice that).
 	silence = time.Minute
+	// patience is how long a client may go unwatched while nothing is read from it.
+	patience = time.Second
 )
+
+// alive asks a client that is silent whether it still is there. A half-closed one
+// that waits answers; the kernel of one that has closed forgets it after a minute
+// (tcp_fin_timeout), and answers with a reset from then on.
+var alive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 15 * time.Second, Count: 3}
 
 // Port is what is served.
 type Port struct {
 	Address  netip.AddrPort // port 0: any free one, see Server.Addr
 	Protocol string         // "tcp" or "udp"
-	Limit    int            // of connections, or flows, at once; 0: DefaultLimit. Further ones are refused
+	// Limit of connections, or flows, at once; 0: DefaultLimit. For a further one the
+	// connection whose client stopped sending longest ago ends; where there is none
+	// such, the further one is refused.
+	Limit int
 }
 
 // Server serves one port until Close.
@@ -53,6 +63,7 @@ type Server struct {
 	active func()
 
 	silence time.Duration
+	alive   net.KeepAliveConfig
 
 	free   func()          // gives the port back, once; it is free when any call returns
 	ctx    context.Context // ends with Close
@@ -70,17 +81,17 @@ type Server struct {
 // pass either way, at most every 100 ms for each connection; it must not wait.
 // runtime.ErrTaken when another socket has the port.
 func Listen(p Port, open func(ctx context.Context) (net.Conn, error), active func()) (*Server, error) {
-	return listen(p, open, active, silence)
+	return listen(p, open, active, silence, alive)
 }
 
-func listen(p Port, open func(context.Context) (net.Conn, error), active func(), silence time.Duration) (*Server, error) {
+func listen(p Port, open func(context.Context) (net.Conn, error), active func(), silence time.Duration, alive net.KeepAliveConfig) (*Server, error) {
 	if p.Limit == 0 {
 		p.Limit = DefaultLimit
 	}
 	if p.Limit < 0 || !p.Address.IsValid() {
 		return nil, fmt.Errorf("cannot serve %s port %s with %d connections: address or number is not valid", p.Protocol, p.Address, p.Limit)
 	}
-	s := &Server{port: p, open: open, active: active, silence: silence, standing: map[*link]bool{}}
+	s := &Server{port: p, open: open, active: active, silence: silence, alive: alive, standing: map[*link]bool{}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	var err error
 	switch p.Protocol {
@@ -150,26 +161,82 @@ func (s *Server) drop() {
 
 // link is one connection, or one client's flow, with both of its ends.
 type link struct {
-	s    *Server
-	seen atomic.Int64 // when active was last called, nanoseconds since start
+	s      *Server
+	seen   atomic.Int64       // when active was last called, nanoseconds since start
+	ended  atomic.Int64       // when it was seen that the client sends no more, likewise; 0: it may
+	ctx    context.Context    // ends with the link
+	cancel context.CancelFunc // of ctx
+	client *net.TCPConn       // nil for a flow
 
 	mu      sync.Mutex
 	dropped bool
-	client  io.Closer // tcp only
 	inside  io.Closer // nil until it is open
 }
 
-// enter counts a new link. False: the port has as many as it may, or is closed.
-func (s *Server) enter(client io.Closer) (*link, bool) {
+// enter counts a new link. False: the port has as many as it may, and none that can
+// make room, or is closed.
+func (s *Server) enter(client *net.TCPConn) (*link, bool) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed || len(s.standing) >= s.port.Limit {
+	if s.closed {
+		s.mu.Unlock()
 		return nil, false
 	}
+	var room *link
+	if len(s.standing) >= s.port.Limit {
+		if room = s.longestEnded(); room == nil {
+			s.mu.Unlock()
+			return nil, false
+		}
+		delete(s.standing, room)
+	}
 	l := &link{s: s, client: client}
+	l.ctx, l.cancel = context.WithCancel(s.ctx)
 	s.standing[l] = true
 	s.work.Add(1)
+	s.mu.Unlock()
+	if room != nil {
+		room.client.SetLinger(0) // not as if the answer were whole
+		room.drop()
+	}
 	return l, true
+}
+
+// longestEnded returns the link whose client has sent nothing more for the longest
+// time, nil when all may still send.
+func (s *Server) longestEnded() *link {
+	var found *link
+	look := func() {
+		for l := range s.standing {
+			if at := l.ended.Load(); at != 0 && (found == nil || at < found.ended.Load()) {
+				found = l
+			}
+		}
+	}
+	if look(); found != nil {
+		return found
+	}
+	// Some may have ended and not been seen to: their goroutines have not run yet.
+	for l := range s.standing {
+		if l.client == nil {
+			continue
+		}
+		raw, err := l.client.SyscallConn()
+		if err != nil {
+			continue
+		}
+		raw.Control(func(fd uintptr) {
+			if sends, _ := client(fd); !sends {
+				l.sawEnd()
+			}
+		})
+	}
+	look()
+	return found
+}
+
+// sawEnd notes that the client sends no more.
+func (l *link) sawEnd() {
+	l.ended.CompareAndSwap(0, int64(time.Since(start))+1)
 }
 
 // leave ends the link.
@@ -184,15 +251,16 @@ func (l *link) leave() {
 // drop closes both ends. It waits for nobody, and so can be called by anybody: the
 // inside is not a connection of ours, and what its Close does is its own affair.
 func (l *link) drop() {
+	l.cancel()
 	l.mu.Lock()
-	client, inside := l.client, l.inside
-	if l.dropped {
-		client, inside = nil, nil
-	}
+	first, inside := !l.dropped, l.inside
 	l.dropped = true
 	l.mu.Unlock()
-	if client != nil {
-		client.Close()
+	if !first {
+		return
+	}
+	if l.client != nil {
+		l.client.Close()
 	}
 	if inside != nil {
 		l.closeInside(inside)
@@ -205,7 +273,7 @@ func (l *link) closeInside(c io.Closer) {
 
 // through opens the other side.
 func (l *link) through() (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(l.s.ctx, openBound)
+	ctx, cancel := context.WithTimeout(l.ctx, openBound)
 	defer cancel()
 	c, err := l.s.open(ctx)
 	if err != nil {

@@ -35,6 +35,9 @@ func must(t *testing.T, err error) {
 	}
 }
 
+// soon is as alive, in a test's time.
+var soon = net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 3}
+
 // inside is what stands behind the port: a listener of the test's own.
 type inside struct {
 	*net.TCPListener
@@ -75,7 +78,7 @@ func serve(t *testing.T, p Port, open opener, active func(), quiet time.Duration
 	if active == nil {
 		active = func() {}
 	}
-	s, err := listen(p, open, active, quiet)
+	s, err := listen(p, open, active, quiet, soon)
 	must(t, err)
 	t.Cleanup(func() {
 		must(t, s.Close())
@@ -229,18 +232,204 @@ func refused(t *testing.T, s *Server) {
 func TestTCPLimit(t *testing.T) {
 	behind := newInside(t)
 	s := serve(t, Port{Protocol: "tcp", Limit: 2}, behind.open, nil, silence)
-	one, two := dial(t, "tcp", s.Addr()), dial(t, "tcp", s.Addr())
+	one := dial(t, "tcp", s.Addr())
 	server := behind.next()
+	dial(t, "tcp", s.Addr())
 	behind.next()
 	refused(t, s)
 	must(t, server.Close())
 	must(t, one.Close())
-	must(t, two.Close()) // the other end stays: one way is still open
 	eventually(t, "there is room", func() bool { return s.count() == 1 })
 	four := dial(t, "tcp", s.Addr())
 	writes(t, four, "4")
 	reads(t, behind.next(), "4")
 }
+
+// half dials, says so, ends its sending, and waits until that has arrived.
+func (i inside) half(s *Server) (client, server *net.TCPConn) {
+	i.t.Helper()
+	client = dial(i.t, "tcp", s.Addr()).(*net.TCPConn)
+	writes(i.t, client, "request")
+	must(i.t, client.CloseWrite())
+	server = i.next()
+	ends(i.t, server, "request")
+	return client, server
+}
+
+// A client that has ended and waits stays; one that is gone is noticed though the
+// inside says nothing: by its reset, and by keep-alive where none was sent.
+func TestTCPClientsThatAreGone(t *testing.T) {
+	behind := newInside(t)
+	s := serve(t, Port{Protocol: "tcp"}, behind.open, nil, silence)
+	waits, answers := behind.half(s)
+	resets, server := behind.half(s)
+	if n := s.count(); n != 2 {
+		t.Fatalf("%d connections stand, want 2", n)
+	}
+	must(t, resets.SetLinger(0))
+	must(t, resets.Close())
+	eventually(t, "the one that was reset is gone", func() bool { return s.count() == 1 })
+	_, err := server.Write([]byte("x"))
+	eventually(t, "the inside is told", func() bool {
+		_, err = server.Write([]byte("x"))
+		return err != nil
+	})
+
+	closes, _ := behind.half(s)
+	raw, err := closes.SyscallConn()
+	must(t, err)
+	raw.Control(func(fd uintptr) { // the kernel forgets it soon
+		err = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, syscall.TCP_LINGER2, 1)
+	})
+	must(t, err)
+	must(t, closes.Close())
+	eventually(t, "the one that has closed is gone", func() bool { return s.count() == 1 })
+
+	writes(t, answers, "answer")
+	must(t, answers.Close())
+	ends(t, waits, "answer")
+}
+
+func TestTCPKeepAlive(t *testing.T) {
+	behind := newInside(t)
+	s, err := Listen(Port{Address: netip.MustParseAddrPort("127.0.0.1:0"), Protocol: "tcp"}, behind.open, func() {})
+	must(t, err)
+	defer s.Close()
+	dial(t, "tcp", s.Addr())
+	behind.next()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for l := range s.standing {
+		raw, err := l.client.SyscallConn()
+		must(t, err)
+		raw.Control(func(fd uintptr) {
+			for _, o := range []struct{ level, name, want int }{
+				{syscall.SOL_SOCKET, syscall.SO_KEEPALIVE, 1}, {syscall.IPPROTO_TCP, syscall.TCP_KEEPIDLE, 15},
+				{syscall.IPPROTO_TCP, syscall.TCP_KEEPINTVL, 15}, {syscall.IPPROTO_TCP, syscall.TCP_KEEPCNT, 3},
+			} {
+				if got, err := syscall.GetsockoptInt(int(fd), o.level, o.name); err != nil || got != o.want {
+					t.Errorf("option %d: %d, %v; want %d", o.name, got, err, o.want)
+				}
+			}
+		})
+	}
+	if len(s.standing) != 1 {
+		t.Errorf("%d connections stand", len(s.standing))
+	}
+}
+
+// At the limit the client that ended longest ago makes room; only when all may
+// still send is one refused.
+func TestTCPRoom(t *testing.T) {
+	behind := newInside(t)
+	s := serve(t, Port{Protocol: "tcp", Limit: 3}, behind.open, nil, silence)
+	one, oneInside := behind.half(s)
+	two, twoInside := behind.half(s)
+	three := dial(t, "tcp", s.Addr())
+	threeInside := behind.next()
+
+	four := dial(t, "tcp", s.Addr())
+	writes(t, four, "four")
+	reads(t, behind.next(), "four")
+	if _, err := one.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the one that made room sees %v", err)
+	}
+	eventually(t, "its inside is told", func() bool {
+		_, err := oneInside.Write([]byte("x"))
+		return err != nil
+	})
+	writes(t, twoInside, "two")
+	reads(t, two, "two")
+
+	dial(t, "tcp", s.Addr())
+	behind.next()
+	if _, err := two.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the next that made room sees %v", err)
+	}
+	refused(t, s)
+	writes(t, three, "three")
+	reads(t, threeInside, "three")
+}
+
+// As many clients as there may be that have come and gone keep nobody out, whether
+// the way opens or not, however fast the next one is.
+func TestTCPRoomOfClosed(t *testing.T) {
+	for _, opens := range []bool{true, false} {
+		behind := newInside(t)
+		var last atomic.Bool
+		s := serve(t, Port{Protocol: "tcp", Limit: 16}, func(ctx context.Context) (net.Conn, error) {
+			if !opens && !last.Load() {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return behind.open(ctx)
+		}, nil, silence)
+		for range 16 {
+			c := dial(t, "tcp", s.Addr())
+			must(t, c.Close())
+			if opens {
+				behind.next()
+			}
+		}
+		eventually(t, "all are taken", func() bool { return s.count() == 16 })
+		last.Store(true)
+		c := dial(t, "tcp", s.Addr())
+		writes(t, c, "here")
+		reads(t, behind.next(), "here")
+	}
+}
+
+// A client that is gone ends the opening of its way, and the writing of what the
+// inside does not take.
+func TestTCPGoneWhileBusy(t *testing.T) {
+	opening, cancelled := make(chan struct{}), make(chan struct{})
+	s := serve(t, Port{Protocol: "tcp"}, func(ctx context.Context) (net.Conn, error) {
+		close(opening)
+		<-ctx.Done()
+		close(cancelled)
+		return nil, ctx.Err()
+	}, nil, silence)
+	c := dial(t, "tcp", s.Addr()).(*net.TCPConn)
+	within(t, "it is being opened", opening)
+	must(t, c.SetLinger(0))
+	must(t, c.Close())
+	within(t, "the opening has ended", cancelled)
+
+	behind := newInside(t)
+	s = serve(t, Port{Protocol: "tcp"}, behind.open, nil, silence)
+	c = dial(t, "tcp", s.Addr()).(*net.TCPConn)
+	behind.next()
+	must(t, c.SetWriteDeadline(time.Now().Add(2*patience)))
+	if _, err := io.Copy(c, endless{}); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("writing what nobody reads: %v", err)
+	}
+	must(t, c.SetLinger(0))
+	must(t, c.Close())
+	eventually(t, "the connection is gone", func() bool { return s.count() == 0 })
+}
+
+// A pause in what the inside takes loses and changes nothing.
+func TestTCPSlowInside(t *testing.T) {
+	behind := newInside(t)
+	s := serve(t, Port{Protocol: "tcp"}, behind.open, nil, silence)
+	c := dial(t, "tcp", s.Addr()).(*net.TCPConn)
+	server := behind.next()
+	must(t, c.SetWriteDeadline(time.Now().Add(2*patience)))
+	n, err := io.Copy(c, endless{})
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("writing what nobody reads: %v", err)
+	}
+	must(t, c.CloseWrite())
+	if got, err := io.Copy(io.Discard, server); err != nil || got != n {
+		t.Errorf("%d bytes arrived, %v; sent %d", got, err, n)
+	}
+	writes(t, server, "thanks")
+	reads(t, c, "thanks")
+}
+
+type endless struct{}
+
+func (endless) Read(b []byte) (int, error) { return len(b), nil }
 
 // Opening is activity before the way is opened, and so are bytes, either way.
 func TestTCPActivity(t *testing.T) {
@@ -456,7 +645,7 @@ func TestDescriptors(t *testing.T) {
 	before := open()
 	tcp, err := Listen(Port{Address: netip.MustParseAddrPort("127.0.0.1:0"), Protocol: "tcp"}, echoes("tcp"), func() {})
 	must(t, err)
-	udp, err := listen(Port{Address: netip.MustParseAddrPort("127.0.0.1:0"), Protocol: "udp"}, echoes("udp"), func() {}, time.Second)
+	udp, err := listen(Port{Address: netip.MustParseAddrPort("127.0.0.1:0"), Protocol: "udp"}, echoes("udp"), func() {}, time.Second, soon)
 	must(t, err)
 	listening := open()
 	if n := more(before); n != 2 {

@@ -5,8 +5,11 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func (s *Server) listenTCP() error {
@@ -38,12 +41,13 @@ func (s *Server) accept(l *net.TCPListener) {
 				return
 			}
 		}
+		c.SetKeepAliveConfig(s.alive) // an error shows in using it
 		link, ok := s.enter(c)
 		if !ok {
 			refuse(c)
 			continue
 		}
-		go link.serve(c)
+		go link.serve()
 	}
 }
 
@@ -53,28 +57,36 @@ func refuse(c *net.TCPConn) {
 	c.Close()
 }
 
-func (l *link) serve(client *net.TCPConn) {
+func (l *link) serve() {
 	defer l.leave()
 	l.touch()
-	inside, err := l.through()
+	var inside net.Conn
+	var err error
+	l.watched(func() { inside, err = l.through() })
 	if err != nil {
-		refuse(client)
+		refuse(l.client)
 		return
 	}
 	var both sync.WaitGroup
-	both.Go(func() { l.pass(inside, client) })
-	both.Go(func() { l.pass(client, inside) })
+	both.Go(func() {
+		if l.pass(inside, l.client) {
+			l.sawEnd()
+			l.s.work.Go(func() { l.watch(nil) })
+		}
+	})
+	both.Go(func() { l.pass(l.client, inside) })
 	both.Wait()
 }
 
 // pass copies until one side ends, and ends the other likewise: what goes the
-// other way goes on. An error ends both ways, with a reset where there is one.
-func (l *link) pass(to, from net.Conn) {
+// other way goes on. An error ends both ways, with a reset where there is one, and
+// so does an end that cannot be handed on by itself; it returns false then.
+func (l *link) pass(to, from net.Conn) bool {
 	err := l.copy(to, from)
 	if err == nil {
 		if half, ok := to.(interface{ CloseWrite() error }); ok {
 			half.CloseWrite() // an error shows in the other direction
-			return
+			return true
 		}
 	}
 	for _, c := range []net.Conn{to, from} {
@@ -83,6 +95,65 @@ func (l *link) pass(to, from net.Conn) {
 		}
 	}
 	l.drop()
+	return false
+}
+
+// client tells whether the client of a socket may still send, and whether it has
+// the connection at all.
+func client(fd uintptr) (sends, there bool) {
+	info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+	if err != nil {
+		return false, false
+	}
+	switch info.State {
+	case unix.BPF_TCP_CLOSE:
+		return false, false
+	case unix.BPF_TCP_CLOSE_WAIT, unix.BPF_TCP_LAST_ACK, unix.BPF_TCP_CLOSING, unix.BPF_TCP_TIME_WAIT:
+		return false, true
+	}
+	return true, true
+}
+
+// watch drops the link when its client no longer has the connection, and notes when
+// it sends no more. It reads nothing: the poller tells of every change, and the
+// kernel then what it was. It ends with the link, or, with a deadline for reading in
+// the past, when quit is set. Nobody else can read meanwhile.
+func (l *link) watch(quit *atomic.Bool) {
+	raw := readiness(l.client)
+	if raw == nil {
+		return // it is closed
+	}
+	gone := false
+	raw.Read(func(fd uintptr) bool {
+		sends, there := client(fd)
+		if !sends {
+			l.sawEnd()
+		}
+		gone = !there
+		return gone || quit != nil && quit.Load()
+	})
+	if gone {
+		l.drop()
+	}
+}
+
+// watched calls do, during which nobody reads from the client, and watches the
+// client when that takes long.
+func (l *link) watched(do func()) {
+	var quit atomic.Bool
+	over := make(chan struct{})
+	t := time.AfterFunc(patience, func() {
+		defer close(over)
+		l.watch(&quit)
+	})
+	do()
+	if t.Stop() {
+		return
+	}
+	quit.Store(true)
+	l.client.SetReadDeadline(time.Unix(1, 0))
+	<-over
+	l.client.SetReadDeadline(time.Time{})
 }
 
 // chunk is how much is copied at once. Buffers are held only while there is
@@ -101,8 +172,15 @@ func (l *link) copy(to io.Writer, from net.Conn) error {
 		n, buf, err := readReady(ready, from)
 		if n > 0 {
 			l.touch()
-			if _, werr := to.Write(buf[:n]); werr != nil {
-				err = werr
+			write := func() {
+				if _, werr := to.Write(buf[:n]); werr != nil {
+					err = werr
+				}
+			}
+			if from == net.Conn(l.client) {
+				l.watched(write)
+			} else {
+				write()
 			}
 		}
 		if buf != nil {
