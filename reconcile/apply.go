@@ -39,9 +39,13 @@ type prepared struct {
 
 // Plan makes a plan and changes nothing.
 func (e *Engine) Plan(ctx context.Context, r PlanRequest) (*PlanResult, error) {
+	running := e.turn.running()
 	p, err := e.prepare(ctx, r)
 	if err != nil {
 		return nil, err
+	}
+	if running != "" {
+		p.Plan.Notes = append(p.Plan.Notes, running+"; this plan is of a moment in it")
 	}
 	return &p.PlanResult, nil
 }
@@ -677,11 +681,7 @@ func sameWork(saved, now *plan.Plan) error {
 			if c.Action == plan.ActNoop {
 				continue
 			}
-			var after bytes.Buffer
-			if err := json.Compact(&after, c.After); err != nil {
-				after.Write(c.After)
-			}
-			all = append(all, work{c.Address, c.Action, after.String(), c.Then, c.Instance, c.Fresh, c.NewLease})
+			all = append(all, work{c.Address, c.Action, canonical(c.After), c.Then, c.Instance, c.Fresh, c.NewLease})
 		}
 		return all
 	}
@@ -695,6 +695,22 @@ func sameWork(saved, now *plan.Plan) error {
 		}
 	}
 	return &Error{Kind: Stale, Message: "the saved plan is stale: the host has changed since and some of it is no longer needed; make a new plan"}
+}
+
+// canonical is a JSON document in one form, whoever wrote it: a plan file escapes
+// more than the planner does.
+func canonical(doc json.RawMessage) string {
+	var v any
+	d := json.NewDecoder(bytes.NewReader(doc))
+	d.UseNumber()
+	if len(doc) == 0 || d.Decode(&v) != nil {
+		return string(doc)
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		return string(doc)
+	}
+	return string(b)
 }
 
 // errorOf turns any error into the *Error a Service returns.

@@ -36,7 +36,8 @@ func (e *Engine) exec(ctx context.Context, r ExecRequest) (*execSession, error) 
 		return nil, &Error{Kind: Conflict, Message: fmt.Sprintf("sandbox: %s is pending, cannot exec; apply creates it", rec.Address)}
 	}
 	// It is known before it runs, so that a pause that comes next closes it.
-	s := &execSession{address: rec.Address, ended: make(chan struct{}), cut: make(chan struct{})}
+	// What goes on without its caller is no use any more.
+	s := &execSession{address: rec.Address, ended: make(chan struct{}), cut: make(chan struct{}), left: v.leave}
 	e.execs.add(s)
 	s.p, err = e.host.Exec(context.WithoutCancel(ctx), rec.Instance.ID, runtime.Exec{
 		Args: r.Args, Env: r.Env, WorkingDir: r.WorkingDir, User: r.User,

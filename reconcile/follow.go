@@ -55,6 +55,9 @@ func newFollower(e *Engine, dir string, in config.Inputs, allowDestroy []string)
 	if err != nil {
 		return nil, &Error{Kind: Invalid, Message: fmt.Sprintf("cannot follow %s: %v", dir, err)}
 	}
+	if err := e.bound(real, false); err != nil {
+		return nil, err
+	}
 	return &follower{e: e, dir: real, inputs: in, allowDestroy: allowDestroy}, nil
 }
 

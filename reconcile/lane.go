@@ -163,6 +163,16 @@ func (t *turn) taken(verb string) (release func()) {
 	return func() { <-t.token }
 }
 
+// running says in words which apply goes on, "" when none does.
+func (t *turn) running() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.token) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("another %s has been running since %s", t.verb, t.since.UTC().Format(time.RFC3339))
+}
+
 func inProgress(h *lane) *Error {
 	return &Error{Kind: Conflict, Message: fmt.Sprintf("sandbox: operation in progress: %s since %s by %s",
 		h.verb, h.since.UTC().Format(time.RFC3339), h.who)}

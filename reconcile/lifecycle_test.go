@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -1278,4 +1279,54 @@ func TestReleaseOfAnOperatorsHoldAfterExpiryByPause(t *testing.T) {
 			l.nothingToDo(e)
 		})
 	}
+}
+
+// A shell that a pause parted from its caller goes on inside, and is no use: nobody
+// can reach it.
+func TestASessionWithoutItsCallerIsNoUse(t *testing.T) {
+	withAgent(t, one(`lifetime { idle_timeout = "5m" }`), func(l *lab, e *Engine, k *keeper) {
+		s, err := l.exec(e, "sim", "after=5h", "exit=0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := waitFor(s)
+		l.act(e, "pause", "a")
+		l.refused((<-w).err, Conflict, "was paused")
+		l.act(e, "resume", "a")
+		sleep(6 * time.Minute)
+		l.hold(e, "paused", "idle")
+	})
+}
+
+// A saved plan holds whatever its values are written with.
+func TestSavedPlanWithMarkup(t *testing.T) {
+	l := newLab(t, map[string]string{"main.hcl": command(`"sim", "print=<b>&</b>"`, `labels = { q = "a<b && c>d" }`)})
+	e := l.open("apply")
+	p := l.plan(e)
+	raw, err := json.Marshal(p) // as a plan file does, which escapes
+	if err != nil {
+		t.Fatal(err)
+	}
+	saved := &SavedPlan{FormatVersion: PlanFormatVersion, Source: l.source()}
+	if err := json.Unmarshal(raw, &saved.Result); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Apply(context.Background(), ApplyRequest{Saved: saved, AutoApprove: true}, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	l.nothingToDo(e)
+	l.end(e)
+}
+
+// Following a directory that is not the one the state serves is refused at once.
+func TestFollowingAnotherDirectoryIsRefused(t *testing.T) {
+	l := newLab(t, map[string]string{"main.hcl": one("")})
+	e := l.open("apply")
+	l.apply(e, plan.Options{})
+	_, err := newFollower(e, t.TempDir(), config.Inputs{}, nil)
+	l.refused(err, Invalid, "serves the configuration in "+l.dir)
+	if _, err := newFollower(e, l.dir, config.Inputs{}, nil); err != nil {
+		t.Error(err)
+	}
+	l.end(e)
 }

@@ -55,11 +55,32 @@ type TransitionError struct {
 	Verb    Verb
 }
 
+// way is what an operator can do instead.
+func (e *TransitionError) way() string {
+	switch e.Phase {
+	case Pending, Failed, Lost:
+		return "apply brings it up"
+	case Created, Stopped:
+		if e.Verb == VerbPause || e.Verb == VerbResume {
+			return "start it first"
+		}
+	case Paused:
+		if e.Verb == VerbStart || e.Verb == VerbStop {
+			return "resume it first"
+		}
+	}
+	return ""
+}
+
 func (e *TransitionError) Error() string {
 	if e.Phase == Destroyed {
 		return "sandbox: not found: " + e.Address
 	}
-	return "sandbox: invalid state transition: " + e.Address + " is " + string(e.Phase) + ", cannot " + string(e.Verb)
+	text := "sandbox: invalid state transition: " + e.Address + " is " + string(e.Phase) + ", cannot " + string(e.Verb)
+	if way := e.way(); way != "" {
+		text += "; " + way
+	}
+	return text
 }
 
 // live reports whether an instance in this phase has a PID 1.

@@ -50,7 +50,7 @@ func TestTransitionOfEveryPair(t *testing.T) {
 
 func TestTransitionErrorText(t *testing.T) {
 	_, err := TransitionOf(`sandbox.py["a"]`, Stopped, VerbPause)
-	if got, want := err.Error(), `sandbox: invalid state transition: sandbox.py["a"] is stopped, cannot pause`; got != want {
+	if got, want := err.Error(), `sandbox: invalid state transition: sandbox.py["a"] is stopped, cannot pause; start it first`; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	_, err = TransitionOf("sandbox.a", Destroyed, VerbStart)
