@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -53,14 +54,20 @@ func (r *run) agent(ctx context.Context, o reconcile.AgentOptions, lockWait time
 		StateDir: r.global.stateDir, RunDir: r.global.runDir, Settings: settings,
 		LockWait: lockWait, Verb: "agent", Version: config.Version, Log: log,
 	}
+	var served atomic.Bool
 	o.Ready = func() {
+		served.Store(true)
 		log.Info("ready", "state_dir", r.global.stateDir, "run_dir", r.global.runDir)
 		tell(log, daemon.SdNotifyReady)
 	}
 	err = r.Agent(ctx, o)
 	tell(log, daemon.SdNotifyStopping)
-	if err != nil && ctx.Err() == nil {
+	switch {
+	case err == nil || ctx.Err() != nil:
+	case served.Load():
 		return fmt.Errorf("the agent ended: %w", err)
+	default:
+		return fmt.Errorf("cannot start the agent: %w", err)
 	}
 	// Being told to stop is no failure; sandboxes live on.
 	return nil

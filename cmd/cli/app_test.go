@@ -246,7 +246,9 @@ func invokeBy(t *testing.T, e *engine, euid int, in *os.File, args ...string) ra
 		},
 		Agent: func(_ context.Context, o reconcile.AgentOptions) error {
 			r.agent = &o
-			o.Ready()
+			if !isKind(e.err, reconcile.Locked) {
+				o.Ready()
+			}
 			return e.err
 		},
 	}
@@ -763,8 +765,14 @@ func TestAgentFlags(t *testing.T) {
 	if !strings.Contains(r.err, "ready") {
 		t.Errorf("no word of being ready:\n%s", r.err)
 	}
-	if r := invoke(t, &engine{err: &reconcile.Error{Kind: reconcile.Locked, Message: "another agent"}}, "agent"); r.code != 1 || !strings.Contains(r.err, "another agent") {
-		t.Errorf("exit %d\n%s", r.code, r.err)
+	for want, kind := range map[string]reconcile.ErrorKind{
+		"cannot start the agent: why; what to do": reconcile.Locked,
+		"the agent ended: why; what to do":        reconcile.Internal,
+	} {
+		r := invoke(t, &engine{err: &reconcile.Error{Kind: kind, Message: "why; what to do"}}, "agent")
+		if r.code != 1 || !strings.Contains(r.err, want) || strings.Contains(r.err, "-lock-timeout") {
+			t.Errorf("want %q: exit %d\n%s", want, r.code, r.err)
+		}
 	}
 }
 

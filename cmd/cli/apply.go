@@ -92,7 +92,7 @@ func (r *run) destroyCommand() *cli.Command {
 	var a applying
 	return &cli.Command{
 		Name: "destroy", Usage: "end everything, data included", UsageText: "pinfold destroy [flags]", Category: "change",
-		Description: "Removes all sandboxes, networks and volumes of this state, data included, after asking. Run it in the directory that was applied; what its files say does not matter. It is 'apply -destroy'.",
+		Description: "Removes all sandboxes, networks and volumes of this state, data included, after asking. Run it in the directory that was applied; its files must load and its variables have values; what they declare does not matter. It is 'apply -destroy'.",
 		Flags:       r.applyingFlags(&a, true),
 		Metadata:    example("sudo pinfold destroy", "sudo pinfold destroy -auto-approve -target sandbox.py"),
 		Action: func(ctx context.Context, cmd *cli.Command) error {

@@ -216,11 +216,8 @@ func (r *run) classify(ctx context.Context, err error) (int, config.Diagnostics)
 
 // advice is what to do about a kind of error, where its message cannot know.
 func advice(kind reconcile.ErrorKind) string {
-	switch kind {
-	case reconcile.Stale:
+	if kind == reconcile.Stale {
 		return "Make a new plan with 'pinfold plan -out FILE' and apply that."
-	case reconcile.Locked:
-		return "Wait for it to end, or wait longer with -lock-timeout."
 	}
 	return ""
 }

@@ -39,7 +39,7 @@ func (r *run) eventsCommand() *cli.Command {
 	last := -1
 	return &cli.Command{
 		Name: "events", Usage: "tell what happened, and what happens", UsageText: "pinfold events [flags] [ADDRESS]", Category: "look",
-		Description: "Tells what was done and noticed, oldest first, of everything or of one address, also one that is no more. The newest 10,000 events are kept. With -f it goes on until you press Ctrl-C; 'pinfold history' sums up what became of each sandbox.",
+		Description: "Tells what was done and noticed, oldest first, of everything or of one address, also one that is no more. The newest 10,000 events are kept. With -f it then goes on until you press Ctrl-C (-last 0 begins with what is to come); 'pinfold history' sums up what became of each sandbox.",
 		Flags: []cli.Flag{
 			boolFlag(&follow, "follow", "go on as more happens", "f"),
 			custom("since", "only what happened since `WHEN`: an instant (2026-12-01T18:00:00Z) or so long ago (15m, 2d)", func(s string) (err error) {
