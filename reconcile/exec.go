@@ -111,7 +111,7 @@ func (e *Engine) phaseNow(ctx context.Context, rec *plan.Sandbox) plan.Phase {
 // be left hanging without a word.
 type execSession struct {
 	address string
-	p       runtime.ExecProcess
+	p       ExecSession // what it is a session with
 
 	ended chan struct{} // closed when the process has ended and code and err are set
 	code  int

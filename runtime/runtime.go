@@ -325,7 +325,10 @@ type NetworkState struct {
 	Missing []string // "bridge", "address", "rules"
 }
 
-// Exec is a further process inside an instance.
+// Exec is a further process inside an instance. A pipe, socket or character device
+// among its files becomes the process's own; a regular file or block device is copied
+// through a pipe, which what the command leaves running may use for 2 s more; a
+// directory is an error. The caller may close them when Exec returns.
 type Exec struct {
 	Args       []string
 	Env        map[string]string // on top of the instance's
@@ -343,7 +346,12 @@ type Exec struct {
 type ExecProcess interface {
 	Console() *os.File // master side with TTY, else nil; the caller closes it
 	Signal(sig int) error
-	Wait() (code int, err error) // 128+n after signal n
+	// Kill ends the process and all of its process group with SIGKILL. Once Wait has
+	// returned it does nothing. A frozen group may end only when it is thawed.
+	Kill() error
+	// Wait returns the code, 128+n after signal n. What the command wrote has arrived
+	// then; err is what could not be, or what could not be read for it.
+	Wait() (code int, err error)
 }
 
 // Sentinels. Errors of this package wrap one of them where the caller can do

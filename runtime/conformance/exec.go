@@ -109,6 +109,22 @@ var exec = []test{
 			w.Errorf("after it: %+v", s)
 		}
 	}},
+	{"killed, and the instance lives", func(w *world) {
+		in := w.instance(w.Commands.Forever)
+		w.up(in)
+		p, err := w.h.Exec(w.ctx, in.ID, runtime.Exec{Args: w.Commands.Stubborn})
+		w.must(err)
+		w.must(p.Kill())
+		code, err := p.Wait()
+		w.must(err)
+		if code != 137 {
+			w.Errorf("code %d", code)
+		}
+		w.must(p.Kill()) // it is too late, and no error
+		if s := w.state(in.ID); !s.Alive {
+			w.Errorf("after it: %+v", s)
+		}
+	}},
 	{"it ends with the instance", func(w *world) {
 		in := w.instance(w.Commands.Forever)
 		w.up(in)

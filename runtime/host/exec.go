@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/opencontainers/runc/libcontainer"
@@ -78,11 +79,18 @@ func (h *Host) Exec(ctx context.Context, id string, e runtime.Exec) (runtime.Exe
 	if err := h.execUser(rec.Instance, e, p.PID, process); err != nil {
 		return nil, err
 	}
-	console, closeFiles, err := connect(e, process)
+	run := &execProcess{process: process}
+	console, closeFiles, err := connect(e, run)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("exec in instance %s: %w", id, err)
 	}
 	defer closeFiles()
+	began := false
+	defer func() {
+		if !began {
+			run.streams.abandon()
+		}
+	}()
 	err = h.stage.run(func() error {
 		c, err := libcontainer.Load(root, id)
 		if err != nil {
@@ -105,7 +113,9 @@ func (h *Host) Exec(ctx context.Context, id string, e runtime.Exec) (runtime.Exe
 		return nil, fmt.Errorf("exec in instance %s: %w", id, err)
 	}
 	wr.Close()
-	run := &execProcess{process: process}
+	if run.pid, err = process.Pid(); err != nil {
+		return nil, fmt.Errorf("exec in instance %s: %w", id, err)
+	}
 	if e.TTY {
 		process.ConsoleSocket.Close() // or a sender that dies would not be noticed
 		if run.console, err = h.receiveConsole(ctx, console); err != nil {
@@ -118,6 +128,9 @@ func (h *Host) Exec(ctx context.Context, id string, e runtime.Exec) (runtime.Exe
 	defer cancel()
 	verdict, err := readVerdict(bounded, rd)
 	if err == nil && verdict == "" {
+		began = true
+		run.streams.started()
+		run.streams.begin()
 		return run, nil
 	}
 	run.abandon()
@@ -187,28 +200,24 @@ func (h *Host) execUser(in runtime.Instance, e runtime.Exec, pid int, process *l
 	return nil
 }
 
-// connect sets up the streams. done closes what only the start needs.
-func connect(e runtime.Exec, process *libcontainer.Process) (console *os.File, done func(), err error) {
+// connect sets up the streams. done closes what only the start of a terminal needs.
+func connect(e runtime.Exec, run *execProcess) (console *os.File, done func(), err error) {
+	process := run.process
 	if e.TTY {
 		ours, theirs, err := utils.NewSockPair("console")
 		if err != nil {
 			return nil, nil, err
 		}
+		run.streams = &streams{}
 		process.ConsoleSocket, process.ConsoleWidth, process.ConsoleHeight = theirs, e.Width, e.Height
 		return ours, func() { ours.Close(); theirs.Close() }, nil
 	}
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-	if err != nil {
+	if run.streams, err = newStreams(e); err != nil {
 		return nil, nil, err
 	}
-	or := func(f *os.File) *os.File {
-		if f == nil {
-			return null
-		}
-		return f
-	}
-	process.Stdin, process.Stdout, process.Stderr = or(e.Stdin), or(e.Stdout), or(e.Stderr)
-	return nil, func() { null.Close() }, nil
+	given := run.streams.given
+	process.Stdin, process.Stdout, process.Stderr = given[0], given[1], given[2]
+	return nil, func() {}, nil
 }
 
 // receiveConsole waits for the terminal that a process of ours, but in the sandbox,
@@ -257,7 +266,12 @@ func readVerdict(ctx context.Context, rd *os.File) (string, error) {
 
 type execProcess struct {
 	process *libcontainer.Process
+	pid     int // which leads its own session and group: libcontainer's nsexec calls setsid
 	console *os.File
+	streams *streams
+
+	mu     sync.Mutex
+	reaped bool // its PID may be another's
 }
 
 func (p *execProcess) Console() *os.File { return p.console }
@@ -270,22 +284,55 @@ func (p *execProcess) Signal(sig int) error {
 	return err
 }
 
+// Kill implements runtime.ExecProcess. As long as the leader is not reaped, nobody
+// else can have its PID as a process or group.
+func (p *execProcess) Kill() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.reaped {
+		return nil
+	}
+	err := unix.Kill(-p.pid, unix.SIGKILL)
+	if err == unix.ESRCH {
+		err = unix.Kill(p.pid, unix.SIGKILL)
+	}
+	if err != nil && err != unix.ESRCH {
+		return fmt.Errorf("cannot kill the process group %d: %w", p.pid, err)
+	}
+	return nil
+}
+
 func (p *execProcess) Wait() (int, error) {
-	state, err := p.process.Wait()
+	state, err := p.reap()
+	copied := p.streams.end()
 	if state == nil {
 		return -1, fmt.Errorf("cannot wait for the process: %w", err)
 	}
 	ws := state.Sys().(syscall.WaitStatus)
 	if ws.Signaled() {
-		return 128 + int(ws.Signal()), nil
+		return 128 + int(ws.Signal()), copied
 	}
-	return ws.ExitStatus(), nil
+	return ws.ExitStatus(), copied
 }
 
-// abandon ends a process that nobody will get to see.
+// reap waits without Kill being shut out, and reaps with it.
+func (p *execProcess) reap() (*os.ProcessState, error) {
+	for {
+		err := unix.Waitid(unix.P_PID, p.pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if err != unix.EINTR {
+			break // another error is the next call's too
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reaped = true
+	return p.process.Wait()
+}
+
+// abandon ends a process that nobody will get to see, and what it has started.
 func (p *execProcess) abandon() {
-	p.process.Signal(syscall.SIGKILL)
-	p.process.Wait()
+	p.Kill()
+	p.reap()
 	if p.console != nil {
 		p.console.Close()
 	}

@@ -117,6 +117,14 @@ func (p *execProcess) Signal(sig int) error {
 	return nil
 }
 
+// Kill implements runtime.ExecProcess. A script starts no other process.
+func (p *execProcess) Kill() error {
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	p.task.signal(sigKILL)
+	return nil
+}
+
 // Wait implements runtime.ExecProcess.
 func (p *execProcess) Wait() (int, error) {
 	for {
