@@ -18,7 +18,7 @@ pinfold {
 variable "greeting" {
   type        = string
   default     = "hello"
-  description = "What the page says."
+  description = "What the sandboxes say."
 }
 
 # The host's own root file system, read-only underneath: nothing to download.

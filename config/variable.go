@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
@@ -151,6 +152,11 @@ func (ev *evaluation) given(name string, v Value, ty cty.Type) (cty.Value, bool)
 	ev.show(v)
 	expr, diags := hclsyntax.ParseExpression([]byte(v.Text+"\n"), v.file(), v.start())
 	if diags.HasErrors() {
+		if !v.Expr {
+			for _, d := range diags {
+				d.Detail += fmt.Sprintf(" The value of variable %s is written as in a file: a list as '%s=[\"a\", \"b\"]'.", quote(name), name)
+			}
+		}
 		ev.addAll("", diags)
 		return cty.DynamicVal, false
 	}

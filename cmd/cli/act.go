@@ -154,9 +154,9 @@ func (r *run) renewCommand() *cli.Command {
 		},
 		Metadata: example("sudo pinfold renew -at-least 2h py", "sudo pinfold renew -until 2026-12-24T18:00:00Z py"),
 		Action: func(ctx context.Context, cmd *cli.Command) error {
-			if args := cmd.Args().Slice(); len(args) > 1 {
-				if _, err := config.ParseDuration(args[1]); err == nil {
-					return usage(cmd, "renew does not take the argument %q; did you mean -at-least %s or -in %s?", args[1], args[1], args[1])
+			for _, arg := range cmd.Args().Slice() {
+				if _, err := config.ParseDuration(arg); err == nil {
+					return usage(cmd, "renew does not take the argument %q; did you mean -at-least %s or -in %s?", arg, arg, arg)
 				}
 			}
 			args, err := arguments(cmd, 1, 1)

@@ -59,10 +59,15 @@ func nearest(text string, names []string) string {
 	if hint := didYouMean(full, names, ""); hint != "" {
 		return hint
 	}
-	for _, name := range names { // one of its keys may be meant
-		if strings.HasPrefix(name, full+"[") {
-			return "; did you mean " + name + "?"
+	// One of several instances may be meant, without its key.
+	whole, first := []string{}, map[string]string{}
+	for _, name := range names {
+		if of, _, keyed := strings.Cut(name, "["); keyed && first[of] == "" {
+			whole, first[of] = append(whole, of), name
 		}
+	}
+	if of := closest(full, whole); of != "" {
+		return "; did you mean " + first[of] + "?"
 	}
 	return ""
 }

@@ -146,8 +146,11 @@ func arguments(cmd *cli.Command, atLeast, atMost int) ([]string, error) {
 		return nil, usage(cmd, "%s needs an argument: %s", cmd.Name, cmd.UsageText)
 	case atMost >= 0 && len(args) > atMost:
 		hint := ""
-		if strings.HasPrefix(args[atMost], "-") {
+		switch {
+		case strings.HasPrefix(args[atMost], "-"):
 			hint = "; write flags before it"
+		case strings.HasSuffix(cmd.UsageText, " SANDBOX"):
+			hint = "; it takes one sandbox at a time, so run it once for each"
 		}
 		return nil, usage(cmd, "%s does not take the argument %q%s", cmd.Name, args[atMost], hint)
 	}

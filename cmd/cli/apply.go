@@ -51,7 +51,7 @@ func (r *run) applyCommand() *cli.Command {
 	var a applying
 	return &cli.Command{
 		Name: "apply", Usage: "make the host match the configuration", UsageText: "pinfold apply [flags] [PLANFILE]", Category: "change",
-		Description: "Makes a plan, asks, and carries it out. With PLANFILE it does exactly what 'plan -out' saved, without asking, or refuses when that no longer fits. Ctrl-C finishes what has begun and leaves the rest to the next apply; a second one stops at once.\n\nExit codes: 0 done; 1 error, or something failed; 130 interrupted.",
+		Description: "Makes a plan, asks, and carries it out. With PLANFILE it does exactly what 'plan -out' saved, without asking, or refuses when that no longer fits. Values of variables are never asked for: give them with -var, -var-file or PINFOLD_VAR_NAME. Ctrl-C finishes what has begun and leaves the rest to the next apply; a second one stops at once.\n\nExit codes: 0 done; 1 error, or something failed; 130 interrupted.",
 		Flags:       r.applyingFlags(&a, false),
 		Metadata:    example("sudo pinfold apply", "sudo pinfold apply -auto-approve -replace sandbox.py"),
 		Action: func(ctx context.Context, cmd *cli.Command) error {
@@ -59,7 +59,7 @@ func (r *run) applyCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			if err := a.check(cmd); err != nil {
+			if err := r.check(cmd, &a.planning); err != nil {
 				return err
 			}
 			a.destroy = a.options.Destroy
@@ -100,7 +100,7 @@ func (r *run) destroyCommand() *cli.Command {
 				return err
 			}
 			a.options.Destroy = true
-			if err := a.check(cmd); err != nil {
+			if err := r.check(cmd, &a.planning); err != nil {
 				return err
 			}
 			return r.apply(ctx, cmd, &a, nil)
@@ -151,30 +151,41 @@ func (r *run) apply(ctx context.Context, cmd *cli.Command, a *applying, saved *r
 	return r.applied(result, warned, a.destroy, err)
 }
 
-// noFiles adds to the error of a destroy in a directory without files what there
-// is to destroy and from where. Other errors stay as they are.
+// noFiles says of a directory without files which it is and which one the state
+// serves, and for a destroy what there is to destroy. Other errors stay as they are.
 func (r *run) noFiles(ctx context.Context, p *planning, err error) error {
 	dir, broken := os.Getwd()
 	if broken == nil {
 		dir, broken = filepath.EvalSymlinks(dir)
 	}
 	files, _ := filepath.Glob("*.hcl") // the pattern is well-formed
-	if !p.options.Destroy || len(files) > 0 || broken != nil {
+	if len(files) > 0 || broken != nil {
 		return err
 	}
-	service, closed := r.open(ctx, need{verb: "destroy", does: "change sandboxes", lockWait: p.lockWait})
+	destroy := p.options.Destroy
+	summary := "there are no *.hcl files in " + dir
+	const begin = "Run 'pinfold init' there for a starter, or point -chdir at the right directory."
+	if destroy {
+		summary += " that say what to destroy"
+	} else {
+		err = failure(summary, begin)
+	}
+	service, closed := r.open(ctx, need{verb: "plan", does: "look at the records", lockWait: p.lockWait})
 	if closed != nil {
 		return err
 	}
 	defer service.Close()
-	summary := "there are no *.hcl files in " + dir + " that say what to destroy"
 	// The engine refuses a directory that the state does not serve, and names the one
 	// that it does.
 	result, failed := service.Plan(ctx, reconcile.PlanRequest{
 		Source: &config.Source{Dir: dir}, Options: plan.Options{Destroy: true, NoRefresh: true}, LockWait: p.lockWait,
 	})
-	const anyWill = "destroy ends all that is recorded, whatever the files say"
+	const anyWill = "destroy ends all that is recorded, whatever the files declare"
 	switch {
+	case !destroy && isKind(failed, reconcile.Invalid):
+		return failure(summary, "%s.", sentence(failed.Error()))
+	case !destroy:
+		return err
 	case isKind(failed, reconcile.Invalid):
 		return failure(summary, "%s.\n\nIf that directory is gone: %s, so 'pinfold init' in an empty one, then 'pinfold destroy -take-over' there.", sentence(failed.Error()), anyWill)
 	case failed != nil:

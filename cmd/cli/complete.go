@@ -316,19 +316,27 @@ func (r *run) declared() (others, sandboxes []string) {
 	if err != nil {
 		return nil, nil
 	}
+	return addressesOf(desired, false), addressesOf(desired, true)
+}
+
+// addressesOf are those of the sandboxes that are declared, or of all but them.
+func addressesOf(desired *config.Desired, sandboxes bool) (out []string) {
+	if sandboxes {
+		for _, x := range desired.Sandboxes {
+			out = append(out, x.Address)
+		}
+		return out
+	}
 	for _, x := range desired.Images {
-		others = append(others, x.Address)
+		out = append(out, x.Address)
 	}
 	for _, x := range desired.Networks {
-		others = append(others, x.Address)
+		out = append(out, x.Address)
 	}
 	for _, x := range desired.Volumes {
-		others = append(others, x.Address)
+		out = append(out, x.Address)
 	}
-	for _, x := range desired.Sandboxes {
-		sandboxes = append(sandboxes, x.Address)
-	}
-	return others, sandboxes
+	return out
 }
 
 // peek looks at what this user can find out at once.

@@ -86,6 +86,9 @@ func usage(cmd *cli.Command, format string, args ...any) error {
 func usageError(cmd *cli.Command, err error) error {
 	text := err.Error()
 	if name, unknown := strings.CutPrefix(text, "flag provided but not defined: -"); unknown {
+		if hint := beforeCommand(cmd, name); hint != "" {
+			return usage(cmd, "%s has no flag -%s; it stands before the command: %s", cmd.Name, name, hint)
+		}
 		var names []string
 		for _, f := range flagsOf(cmd) {
 			names = append(names, f.Names()...)
@@ -96,6 +99,25 @@ func usageError(cmd *cli.Command, err error) error {
 		return usage(cmd, "the flag -%s needs a value", strings.TrimLeft(name, "-"))
 	}
 	return usage(cmd, "%s", text)
+}
+
+// beforeCommand is the command line with a flag that belongs to the program itself
+// in its place; empty for any other flag.
+func beforeCommand(cmd *cli.Command, name string) string {
+	root := cmd.Root()
+	if root == cmd {
+		return ""
+	}
+	for _, f := range root.Flags {
+		text, ok := f.(*cli.StringFlag)
+		if !ok || !text.IsLocal() || !slices.Contains(f.Names(), name) {
+			continue
+		}
+		shown, _ := flagHelp(f)
+		_, value, _ := strings.Cut(shown, " ")
+		return "pinfold -" + name + "=" + value + " " + cmd.Name
+	}
+	return ""
 }
 
 // insteadOf says what does the work of commands that people know from Terraform or
@@ -130,21 +152,26 @@ func unknownCommand(root *cli.Command, name string) error {
 			names = append(names, c.Names()...)
 		}
 	}
-	return usage(root, "pinfold has no command %q%s", name, didYouMean(name, names, ""))
+	return failure(fmt.Sprintf("pinfold has no command %q%s", name, didYouMean(name, names, "")), "Run 'pinfold -help' for the list of commands.")
 }
 
 // didYouMean names the candidate most like given, if one is close.
 func didYouMean(given string, names []string, prefix string) string {
+	if best := closest(given, names); best != "" {
+		return "; did you mean " + prefix + best + "?"
+	}
+	return ""
+}
+
+// closest is the candidate most like given; empty if none is close.
+func closest(given string, names []string) string {
 	best, distance := "", min(3, (len(given)+2)/3)+1
 	for _, name := range slices.Sorted(slices.Values(names)) {
 		if d := levenshtein.Distance(given, name, nil); d < distance {
 			best, distance = name, d
 		}
 	}
-	if best == "" {
-		return ""
-	}
-	return "; did you mean " + prefix + best + "?"
+	return best
 }
 
 // report shows what a command ended with and returns the exit code.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -62,7 +63,13 @@ func (r *run) execCommand() *cli.Command {
 				return err
 			}
 			request.Address, request.Args = address, args[1:]
-			return r.exec(ctx, &request, interactive, lockWait)
+			err = r.exec(ctx, &request, interactive, lockWait)
+			var failed *reconcile.Error
+			if strings.HasPrefix(args[1], "-") && errors.As(err, &failed) && failed.Code != 0 {
+				// No such command: flags of ours may be meant, which stand before.
+				failed.Message += fmt.Sprintf("; flags of exec stand before the sandbox: pinfold exec %s %s ...", args[1], args[0])
+			}
+			return err
 		},
 	}
 }

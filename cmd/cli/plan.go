@@ -3,6 +3,9 @@ package cli
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/urfave/cli/v3"
@@ -20,6 +23,7 @@ type planning struct {
 	refresh  bool
 	takeOver bool
 	lockWait time.Duration
+	short    []misnamed
 }
 
 func (r *run) planningFlags(p *planning, destroy bool) []cli.Flag {
@@ -29,10 +33,10 @@ func (r *run) planningFlags(p *planning, destroy bool) []cli.Flag {
 	if destroy {
 		only, but = "end only `ADDRESS` and what depends on it; may be repeated", "end all but `ADDRESS` and what it depends on; may be repeated"
 	}
-	flags := []cli.Flag{addressFlag(&o.Targets, "target", only), addressFlag(&o.Excludes, "exclude", but)}
+	flags := []cli.Flag{addressFlag(&o.Targets, &p.short, "target", only), addressFlag(&o.Excludes, &p.short, "exclude", but)}
 	if !destroy {
 		flags = append(flags,
-			addressFlag(&o.Replace, "replace", "make a new instance of the sandbox `ADDRESS` though nothing about it changed: its writable layer is lost, its volumes stay; may be repeated"),
+			addressFlag(&o.Replace, &p.short, "replace", "make a new instance of the sandbox `ADDRESS` though nothing about it changed: its writable layer is lost, its volumes stay; may be repeated"),
 			boolFlag(&o.Destroy, "destroy", "end everything that is recorded, as 'pinfold destroy' does"),
 			boolFlag(&o.NoStart, "no-start", "make new sandboxes and leave them to 'pinfold start'"),
 			boolFlag(&o.ReleaseHolds, "release-holds", "drop the holds that pause, stop, start and resume left, so that what the files say goes"),
@@ -47,9 +51,23 @@ func (r *run) planningFlags(p *planning, destroy bool) []cli.Flag {
 	)
 }
 
-// check finds combinations that mean nothing.
-func (p *planning) check(cmd *cli.Command) error {
+// check finds addresses without their type, and combinations that mean nothing.
+func (r *run) check(cmd *cli.Command, p *planning) error {
 	p.options.NoRefresh = !p.refresh
+	if len(p.short) > 0 {
+		x := p.short[0]
+		if desired, _, err := r.evaluate(p.in); err == nil {
+			full := map[string]string{} // by what follows the type
+			for _, address := range withWhole(append(addressesOf(desired, false), addressesOf(desired, true)...)) {
+				_, name, _ := strings.Cut(address, ".")
+				full[name] = address
+			}
+			if best := closest(x.text, slices.Collect(maps.Keys(full))); best != "" {
+				return usage(cmd, "-%s: %q is not an address; did you mean %s?", x.flag, x.text, full[best])
+			}
+		}
+		return usage(cmd, "-%s: %q is not an address; write TYPE.NAME, TYPE.NAME[\"KEY\"] or TYPE.NAME[0], such as sandbox.%s", x.flag, x.text, x.text)
+	}
 	switch o := p.options; {
 	case o.Destroy && o.RefreshOnly:
 		return usage(cmd, "-destroy and -refresh-only exclude each other")
@@ -78,7 +96,7 @@ func (r *run) planCommand() *cli.Command {
 	var detailed bool
 	return &cli.Command{
 		Name: "plan", Usage: "show what apply would do", UsageText: "pinfold plan [flags]", Category: "change",
-		Description: "Compares the files here with what is recorded and with the host, and prints every step with its cause and what it costs. Nothing is changed.\n\nExit codes: 0 done; 1 error; 2 with -detailed-exitcode when there are changes.",
+		Description: "Compares the files here with what is recorded and with the host, and prints every step with its cause and what it costs. Nothing is changed. Values of variables are never asked for: give them with -var, -var-file or PINFOLD_VAR_NAME.\n\nExit codes: 0 done; 1 error; 2 with -detailed-exitcode when there are changes.",
 		Flags: append([]cli.Flag{
 			stringFlag(&out, "out", "save the plan to `FILE`, for 'pinfold apply FILE'; it holds the values of variables"),
 			boolFlag(&detailed, "detailed-exitcode", "exit 2 when there are changes, 0 when there are none"),
@@ -89,7 +107,7 @@ func (r *run) planCommand() *cli.Command {
 			if _, err := arguments(cmd, 0, 0); err != nil {
 				return err
 			}
-			if err := p.check(cmd); err != nil {
+			if err := r.check(cmd, &p); err != nil {
 				return err
 			}
 			return r.plan(ctx, &p, out, detailed)

@@ -3,6 +3,8 @@ package cli
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 
 	"pinfold/config"
 	"pinfold/reconcile"
@@ -17,34 +19,89 @@ type quoting struct {
 
 func (q quoting) Plan(ctx context.Context, r reconcile.PlanRequest) (*reconcile.PlanResult, error) {
 	result, err := q.Service.Plan(ctx, r)
-	q.plan(result)
-	return result, q.error(err)
+	q.plan(ctx, &r, result)
+	return result, q.error(ctx, &r, err)
 }
 
 func (q quoting) Apply(ctx context.Context, r reconcile.ApplyRequest, confirm func(*reconcile.PlanResult) (bool, error), progress func(reconcile.Progress)) (*reconcile.ApplyResult, error) {
 	result, err := q.Service.Apply(ctx, r, func(p *reconcile.PlanResult) (bool, error) {
-		q.plan(p)
+		q.plan(ctx, &r.PlanRequest, p)
 		return confirm(p)
 	}, progress)
 	if result != nil {
-		q.plan(&result.PlanResult)
+		q.plan(ctx, &r.PlanRequest, &result.PlanResult)
 	}
-	return result, q.error(err)
+	return result, q.error(ctx, &r.PlanRequest, err)
 }
 
-func (q quoting) plan(r *reconcile.PlanResult) {
+func (q quoting) plan(ctx context.Context, asked *reconcile.PlanRequest, r *reconcile.PlanResult) {
 	if r == nil {
 		return
 	}
 	r.Diagnostics = q.source.WithSnippets(r.Diagnostics)
+	lists := []config.Diagnostics{r.Diagnostics}
 	if r.Plan != nil {
 		r.Plan.Diags = q.source.WithSnippets(r.Plan.Diags)
+		lists = append(lists, r.Plan.Diags)
+	}
+	q.suggest(ctx, asked, lists...)
+}
+
+// suggest adds to errors about addresses of -target and its like that name nothing
+// the most alike of what is declared and recorded.
+func (q quoting) suggest(ctx context.Context, asked *reconcile.PlanRequest, lists ...config.Diagnostics) {
+	given := slices.Concat(asked.Options.Targets, asked.Options.Excludes, asked.Options.Replace)
+	hints := map[string]string{} // by summary: several lists may have the same error
+	var names []string
+	for _, all := range lists {
+		for i := range all {
+			summary := all[i].Summary
+			at := slices.IndexFunc(given, func(a string) bool {
+				return summary == "there is no "+a || summary == "there is no sandbox "+a
+			})
+			if at < 0 {
+				continue
+			}
+			if names == nil {
+				names = q.names(ctx)
+			}
+			if _, known := hints[summary]; !known {
+				hints[summary] = didYouMean(given[at], names, "")
+			}
+			all[i].Summary += hints[summary]
+		}
 	}
 }
 
-func (q quoting) error(err error) error {
+// names are the addresses of what is declared and of the sandboxes that are
+// recorded, those of several instances without their key, too.
+func (q quoting) names(ctx context.Context) (names []string) {
+	if desired, _ := q.source.Evaluate(config.Settings{}, nil); desired != nil {
+		names = append(addressesOf(desired, true), addressesOf(desired, false)...)
+	}
+	if all, err := q.List(ctx); err == nil {
+		for _, x := range all.Sandboxes {
+			names = append(names, x.Address)
+		}
+	}
+	return withWhole(names)
+}
+
+// withWhole adds to addresses those without their keys.
+func withWhole(names []string) []string {
+	all := slices.Clone(names)
+	for _, name := range names {
+		if whole, _, keyed := strings.Cut(name, "["); keyed {
+			all = append(all, whole)
+		}
+	}
+	return all
+}
+
+func (q quoting) error(ctx context.Context, asked *reconcile.PlanRequest, err error) error {
 	if e := (*reconcile.Error)(nil); errors.As(err, &e) {
 		e.Diagnostics = q.source.WithSnippets(e.Diagnostics)
+		q.suggest(ctx, asked, e.Diagnostics)
 	}
 	return err
 }
