@@ -403,15 +403,30 @@ func ask(b *box, network, addr string, wait time.Duration) (from string, err err
 	return from, err
 }
 
+// askOver asks over a connection. A datagram may be lost, the first one above all,
+// while a neighbour is looked for: it is sent again until the wait is over.
 func askOver(c net.Conn, wait time.Duration) (string, error) {
-	c.SetDeadline(time.Now().Add(wait))
-	if _, err := io.WriteString(c, "hello"); err != nil {
-		return "", err
-	}
+	end := time.Now().Add(wait)
 	buf := make([]byte, 100)
-	n, err := c.Read(buf)
-	if err != nil {
-		return "", err
+	var n int
+	for {
+		try := end
+		if _, stream := c.(*net.TCPConn); !stream {
+			if soon := time.Now().Add(500 * time.Millisecond); soon.Before(end) {
+				try = soon
+			}
+		}
+		c.SetDeadline(try)
+		_, err := io.WriteString(c, "hello")
+		if err == nil {
+			n, err = c.Read(buf)
+		}
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) || !try.Before(end) {
+			return "", err
+		}
 	}
 	from, word, _ := strings.Cut(string(buf[:n]), " ")
 	if word != "hello" {
