@@ -197,7 +197,7 @@ func (e *Engine) probeCommand(ctx context.Context, n *probe) error {
 		}
 		return r.err
 	case <-ctx.Done():
-		_ = p.Signal(9)
+		_ = p.Kill() // and what it started
 		return ctx.Err()
 	}
 }

@@ -597,3 +597,50 @@ func TestAFailedWakeHurtsNobody(t *testing.T) {
 	w.act("resume", "other")
 	w.phase("other", plan.Stopped) // at its deadline
 }
+
+// TestProbesAreAskedFromInsideAndLeaveNothing: a service on loopback only is healthy
+// though its sandbox has a network; a probe that hangs is killed with its children.
+func TestProbesAreAskedFromInsideAndLeaveNothing(t *testing.T) {
+	w := newWorld(t)
+	const server = `exec python3 -c "
+import http.server
+http.server.HTTPServer((\"127.0.0.1\", 8080), http.server.SimpleHTTPRequestHandler).serve_forever()
+"`
+	on := "network { name = network.n }\n"
+	w.apply("network \"n\" {}\n" +
+		box("http", server, on+"health {\n http = \"http://127.0.0.1:8080/etc/hostname\"\n interval = \"200ms\"\n}\n") +
+		box("tcp", server, on+"health {\n tcp = 8080\n interval = \"200ms\"\n}\n") +
+		box("none", "exec sleep 1000", on+"health {\n http = \"http://127.0.0.1:8080/\"\n interval = \"200ms\"\n retries = 2\n}\n") +
+		box("hangs", "exec sleep 1000", "health {\n command = [\"sh\", \"-c\", \"sleep 545454; true\"]\n interval = \"200ms\"\n timeout = \"300ms\"\n retries = 1\n}\n"))
+	for _, name := range []string{"http", "tcp"} {
+		w.until(name, "ready", func(v reconcile.SandboxView) bool { return condition(v, "Ready").Status == "True" })
+	}
+	for _, name := range []string{"none", "hangs"} {
+		w.until(name, "degraded", func(v reconcile.SandboxView) bool {
+			c := condition(v, "Ready")
+			return c.Status == "False" && c.Reason == "Degraded" && c.Message != ""
+		})
+	}
+	// Several probes later there is no more of them than of one.
+	id := *w.view("hangs").InstanceID
+	sleeps := func() (n int) {
+		files, _ := filepath.Glob("/proc/[0-9]*/cgroup")
+		for _, f := range files {
+			b, err := os.ReadFile(f)
+			if err != nil || !strings.Contains(string(b), id) {
+				continue
+			}
+			if cmd, err := os.ReadFile(filepath.Join(filepath.Dir(f), "cmdline")); err == nil && strings.HasPrefix(string(cmd), "sleep\x00545454") {
+				n++
+			}
+		}
+		return n
+	}
+	most := 0
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		most = max(most, sleeps())
+	}
+	if most == 0 || most > 2 {
+		t.Errorf("%d processes of a probe that hangs at a time, want 1 or 2", most)
+	}
+}
