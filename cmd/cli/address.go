@@ -89,6 +89,10 @@ func suggest(ctx context.Context, s reconcile.Service, text string, err error) e
 		}
 		names = append(names, x.Address)
 	}
+	full := inFull(text)
+	if past, broken := s.Events(ctx, reconcile.EventsRequest{Address: full}); broken == nil && len(past.Events) > 0 {
+		return explained(err, err.Error(), "'pinfold history "+shellWord(full)+"' tells what became of it.")
+	}
 	if len(names) == 0 {
 		return explained(err, err.Error(), "There is no sandbox here at all; 'pinfold apply' makes those that are declared.")
 	}

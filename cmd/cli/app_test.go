@@ -677,6 +677,31 @@ func TestMistakesInTheCommandLine(t *testing.T) {
 	}
 }
 
+// Of what is no more, but has a history, every command says how to see that.
+func TestNotFoundNamesTheHistory(t *testing.T) {
+	configured(t)
+	for _, args := range [][]string{{"describe", "w[a]"}, {"list", "sandbox.w[a]"}} {
+		e := &engine{happened: func(r reconcile.EventsRequest) (*reconcile.EventsResult, error) {
+			res := &reconcile.EventsResult{FormatVersion: "1"}
+			if r.Address == `sandbox.w["a"]` {
+				res.Events = []reconcile.Event{{Address: r.Address, Type: "destroyed"}}
+			}
+			return res, nil
+		}}
+		want := `'pinfold history "sandbox.w[\"a\"]"' tells what became of it.`
+		if r := invoke(t, e, args...); r.code != 1 || !strings.Contains(r.err, "not found") || !strings.Contains(r.err, want) {
+			t.Errorf("%v: exit %d, want %q\n%s", args, r.code, want, r.err)
+		}
+		if r := invoke(t, e, "describe", "v"); r.code != 1 || strings.Contains(r.err, "history") {
+			t.Errorf("without a history: exit %d\n%s", r.code, r.err)
+		}
+		e = &engine{list: []reconcile.SandboxView{{Address: `sandbox.hello["a"]`}, {Address: `sandbox.hello["b"]`}}}
+		if r := invoke(t, e, "describe", "helo"); r.code != 1 || !strings.Contains(r.err, `did you mean sandbox.hello["a"]?`) {
+			t.Errorf("misspelt: exit %d\n%s", r.code, r.err)
+		}
+	}
+}
+
 // With -json standard output is one JSON document, also for errors.
 func TestErrorsAsJSON(t *testing.T) {
 	configured(t)

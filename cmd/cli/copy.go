@@ -22,7 +22,7 @@ func (r *run) copyCommand() *cli.Command {
 	c := copying{run: r}
 	return &cli.Command{
 		Name: "cp", Usage: "copy files into a sandbox or out of it", UsageText: "pinfold cp [flags] (SANDBOX:PATH DST | SRC SANDBOX:PATH)", Category: "act",
-		Description: "Copies a file or directory out of a sandbox or into it, as docker cp does. A directory goes into the one at the destination, or becomes it where there is none yet; SRC/. is what is in it. '-' stands for a tar archive on standard output or input. What has a colon in its name is written ./NAME.\n\nIt works on running, paused and stopped sandboxes, volumes included. Files get their owner anew, root inside and you outside; links stay links. Outside, no link leads out of DST, each file comes whole or not at all, and none is set-user-id.",
+		Description: "Copies a file or directory out of a sandbox or into it, as docker cp does. A directory goes into the one at the destination, or becomes it where there is none yet; SRC/. is what is in it. '-' stands for a tar archive on standard output or input. What has a colon in its name is written ./NAME.\n\nIt works on running, paused and stopped sandboxes, volumes and mounts included; nothing is copied from or to /proc, /sys and /dev. Files get their owner anew, root inside and you outside; links stay links. Outside, no link leads out of DST, each file comes whole or not at all, and none is set-user-id.",
 		Flags: []cli.Flag{
 			boolFlag(&c.archive, "archive", "keep owners: the numbers inside and outside are the same", "a"),
 			boolFlag(&c.follow, "follow-link", "copy what SRC leads to, where SRC itself is a link", "L"),

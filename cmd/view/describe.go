@@ -55,7 +55,7 @@ func (s *Screen) Describe(d *reconcile.Description, agent bool, now time.Time) {
 		phase += fmt.Sprintf(" (pid %d)", *x.PID)
 	}
 	head.add("Phase", phase)
-	head.add("Mode", x.Mode+declaredOf(x))
+	head.add("Mode", inForce(x)+declaredOf(x))
 	if down(x) {
 		text := readyOf(x, agent)
 		if why := ready(x).Message; why != "" {
@@ -81,11 +81,8 @@ func (s *Screen) Describe(d *reconcile.Description, agent bool, now time.Time) {
 	if o := x.Outcome; o != nil {
 		head.add("Outcome", outcomeOf(o, now))
 	}
-	if d.NextLook != nil {
-		text := instant(*d.NextLook, now)
-		if d.NextAction != "" {
-			text = d.NextAction + " " + text
-		}
+	if d.NextLook != nil && d.NextAction != "" {
+		text := nextOf(d.NextAction, *d.NextLook, now)
 		if !agent {
 			text += "; no agent runs, so only an apply after that does it"
 		}
@@ -209,6 +206,17 @@ func (s *Screen) Describe(d *reconcile.Description, agent bool, now time.Time) {
 	if notes := standing([]reconcile.SandboxView{*x}, agent, now); len(notes) > 0 {
 		s.Printf("\n%s %s\n", s.paint(bold, "Note:"), oneLine(notes[len(notes)-1])) // the reason stands above
 	}
+}
+
+// nextOf tells what is due, when and why. The cause of an expiry is worded for the
+// time after it.
+func nextOf(action string, at, now time.Time) string {
+	action, cause, _ := strings.Cut(action, ": ")
+	text := action + " at " + instant(at, now)
+	if cause != "" {
+		text += ": " + strings.TrimSuffix(cause, " passed")
+	}
+	return text
 }
 
 // expired tells which deadline passed and when. EndedAt must be set.

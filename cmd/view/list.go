@@ -1,6 +1,7 @@
 package view
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -23,7 +24,7 @@ func (s *Screen) List(r *reconcile.ListResult, agent bool, now time.Time) {
 		{"SANDBOX", 0}, {"PHASE", 0}, {"MODE", 5}, {"READY", 2}, {"PID", 6}, {"ADDRESS", 4}, {"PORTS", 3}, {"EXPIRES", 1}, {"USED", 8}, {"AGE", 7},
 	}
 	var rows [][]string
-	for _, x := range r.Sandboxes {
+	for _, x := range slices.SortedStableFunc(slices.Values(r.Sandboxes), byAddress) {
 		rows = append(rows, []string{
 			x.Address, phaseOf(&x), modeOf(x, now), readyOf(&x, agent),
 			orDash(x.PID, strconv.Itoa), orDash(x.AddressV4, func(a string) string { return a }), portsOf(x.Ports), expiresOf(x, now),
@@ -35,6 +36,18 @@ func (s *Screen) List(r *reconcile.ListResult, agent bool, now time.Time) {
 	for _, note := range standing(r.Sandboxes, agent, now) {
 		s.Printf("%s %s\n", s.paint(bold, "Note:"), oneLine(note))
 	}
+}
+
+// byAddress orders by address, the instances of a count by number.
+func byAddress(a, b reconcile.SandboxView) int {
+	aName, aKey, _ := strings.Cut(a.Address, "[")
+	bName, bKey, _ := strings.Cut(b.Address, "[")
+	aNumber, aErr := strconv.Atoi(strings.TrimSuffix(aKey, "]"))
+	bNumber, bErr := strconv.Atoi(strings.TrimSuffix(bKey, "]"))
+	if aErr != nil || bErr != nil {
+		return cmp.Or(strings.Compare(aName, bName), strings.Compare(aKey, bKey))
+	}
+	return cmp.Or(strings.Compare(aName, bName), aNumber-bNumber)
 }
 
 // mostNotes is how many sandboxes the notes below a table name one by one.
@@ -145,10 +158,19 @@ func phaseOf(x *reconcile.SandboxView) string {
 	return text
 }
 
+// inForce is the effective mode. What an expiry keeps without a process is not
+// suspended: nothing but a later deadline starts it.
+func inForce(x *reconcile.SandboxView) string {
+	if x.Mode == "suspended" && hasExpired(x) {
+		return "expired"
+	}
+	return x.Mode
+}
+
 // modeOf is the effective mode, with whose hold makes it so and since when.
 func modeOf(x reconcile.SandboxView, now time.Time) string {
-	if x.Hold == nil {
-		return x.Mode
+	if mode := inForce(&x); x.Hold == nil || mode != x.Mode {
+		return mode
 	}
 	return fmt.Sprintf("%s (by %s, %s)", x.Mode, x.Hold.By, ago(x.Hold.At, now))
 }

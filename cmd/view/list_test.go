@@ -3,6 +3,7 @@ package view
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -135,8 +136,8 @@ func TestWhoStartsIt(t *testing.T) {
 	d := description()
 	d.Sandbox = failed
 	for agent, want := range map[bool][]string{
-		true:  {"\nReady:       Retrying: no such command\n", "\nNext:        expire 2026-12-01T19:59:00Z (in 7h59m)\n", "\nNote: the agent tries again\n"},
-		false: {"\nReady:       StartFailed: no such command\n", "\nNext:        expire 2026-12-01T19:59:00Z (in 7h59m); no agent runs, so only an apply after that does it\n", "\nNote: no agent runs, so nothing starts sandbox.failed before the next apply\n"},
+		true:  {"\nReady:       Retrying: no such command\n", "\nNext:        expire at 2026-12-01T19:59:00Z (in 7h59m): lifetime.ttl\n", "\nNote: the agent tries again\n"},
+		false: {"\nReady:       StartFailed: no such command\n", "\nNext:        expire at 2026-12-01T19:59:00Z (in 7h59m): lifetime.ttl; no agent runs, so only an apply after that does it\n", "\nNote: no agent runs, so nothing starts sandbox.failed before the next apply\n"},
 	} {
 		got := string(shown(false, 0, func(s *Screen) { s.Describe(d, agent, now) }))
 		for _, line := range want {
@@ -331,7 +332,7 @@ func description() *reconcile.Description {
 			ShutdownTime: now.Add(24 * time.Hour), Lifetime: config.Lifetime{TTL: config.Duration(8 * time.Hour)}, Resources: config.Resources{Memory: 256 << 20},
 			Network: &config.Attachment{Name: "network.agents"}, Security: config.Security{UserNamespace: true},
 		},
-		NextLook: ptr(now.Add(7*time.Hour + 59*time.Minute)), NextAction: "expire",
+		NextLook: ptr(now.Add(7*time.Hour + 59*time.Minute)), NextAction: "expire: lifetime.ttl passed",
 		Events: []reconcile.Event{
 			{At: now.Add(-90 * time.Minute), Type: "create", Reason: "declared", By: "apply"},
 			{At: now.Add(-30 * time.Minute), Type: "renewed", Reason: "renew -in 8h", Message: "until later\nand on", By: "operator"},
@@ -349,6 +350,40 @@ func TestDescribe(t *testing.T) {
 	gone := description()
 	gone.Sandbox = sandboxes().Sandboxes[2]
 	golden(t, "describe_expired.txt", shown(false, 0, func(s *Screen) { s.Describe(gone, true, now) }))
+}
+
+// What is due is told with its time before its cause, which may name a time, too;
+// a look without anything to do is not told.
+func TestDescribeNext(t *testing.T) {
+	for action, want := range map[string]string{
+		"expire: shutdown_time passed":        "Next:        expire at 2026-12-01T12:00:03Z (in 3s): shutdown_time\n",
+		"pause: idle since 2026-12-01T11:00Z": "Next:        pause at 2026-12-01T12:00:03Z (in 3s): idle since 2026-12-01T11:00Z\n",
+		"start":                               "Next:        start at 2026-12-01T12:00:03Z (in 3s)\n",
+		"":                                    "",
+	} {
+		d := description()
+		d.NextLook, d.NextAction = ptr(now.Add(3*time.Second)), action
+		got := string(shown(false, 0, func(s *Screen) { s.Describe(d, true, now) }))
+		if want == "" && strings.Contains(got, "Next:") || !strings.Contains(got, want) {
+			t.Errorf("%q: want %q\n%s", action, want, got)
+		}
+	}
+}
+
+// Instances of a count stand in the order of their numbers.
+func TestListOrder(t *testing.T) {
+	var r reconcile.ListResult
+	for _, a := range []string{"sandbox.a", "sandbox.slow[0]", "sandbox.slow[10]", "sandbox.slow[2]", `sandbox.w["b"]`, `sandbox.w["a"]`, "sandbox.slower"} {
+		r.Sandboxes = append(r.Sandboxes, reconcile.SandboxView{Address: a, Phase: plan.Pending})
+	}
+	var got []string
+	for line := range strings.Lines(string(shown(false, 0, func(s *Screen) { s.List(&r, true, now) }))) {
+		got = append(got, strings.Fields(line)[0])
+	}
+	want := []string{"SANDBOX", "sandbox.a", "sandbox.slow[0]", "sandbox.slow[2]", "sandbox.slow[10]", "sandbox.slower", `sandbox.w["a"]`, `sandbox.w["b"]`}
+	if !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
 }
 
 func TestActed(t *testing.T) {
