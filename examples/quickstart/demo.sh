@@ -15,7 +15,17 @@ agent=
 
 say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
 die() { echo "demo: $*" >&2; exit 1; }
-run() { printf '$ pinfold %s\n' "$*"; (cd "$config" && "$pinfold" "$@"); }
+# quoted prints words as a shell reads them back.
+quoted() {
+	for word; do
+		case $word in
+		'' | *[!A-Za-z0-9_./:=,@%+-]*) printf " '%s'" "$(printf %s "$word" | sed "s/'/'\\\\''/g")" ;;
+		*) printf ' %s' "$word" ;;
+		esac
+	done
+}
+show() { printf '$ pinfold%s\n' "$(quoted "$@")"; }
+run() { show "$@"; (cd "$config" && "$pinfold" "$@"); }
 
 stop_agent() {
 	[ -n "$agent" ] || return 0
@@ -67,12 +77,14 @@ say "A command inside sandbox.client, which knows the service's address"
 run exec client -- sh -c 'echo "I am $(id -un) on $(hostname), WEB=$WEB"; wget -q -O- "$WEB"' || die "exec failed"
 
 say "The same service from the host, on the port that was chosen"
+show output -raw url
 url=$(cd "$config" && "$pinfold" output -raw url)
 echo "$url"
 perl -MIO::Socket::INET -e '$ARGV[0] =~ m{//([^:/]+):(\d+)} or die; my $s = IO::Socket::INET->new(PeerAddr => $1, PeerPort => $2, Timeout => 5) or die "no answer: $!\n"; print $s "GET / HTTP/1.0\r\n\r\n"; local $/; print <$s>' "$url"
 echo
 
 say "The agent takes over: deadlines, losses and drift are its business from here on"
+show agent
 (cd "$config" && exec "$pinfold" agent) >"$work/agent.log" 2>&1 &
 agent=$!
 until_true 10 "the agent's socket" test -S "$work/run/agent.sock"
@@ -85,7 +97,7 @@ run list
 say "Somebody kills sandbox.worker[\"a\"] from outside"
 old=$(pid_of 'worker["a"]')
 [ -n "$old" ] || die "no pid for sandbox.worker"
-echo "kill -9 $old"
+echo "\$ kill -9 $old"
 kill -9 "$old"
 until_true 20 "sandbox.worker to come back" new_pid 'worker["a"]' "$old"
 echo "it is back as pid $(pid_of 'worker["a"]'), on its old files:"
