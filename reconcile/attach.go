@@ -122,7 +122,7 @@ func (e *Engine) copy(ctx context.Context, r CopyRequest, do func(id string) err
 		case ctx.Err() != nil:
 			kind = Interrupted
 		}
-		return &Error{Kind: kind, Message: fmt.Sprintf("cannot copy %s of %s: %v", r.Path, rec.Address, err)}
+		return &Error{Kind: kind, Message: fmt.Sprintf("%s: %v", rec.Address, err)}
 	}
 	return nil
 }
