@@ -17,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-
 	"pinfold/reconcile"
 	"pinfold/runtime/leftovers"
 )
