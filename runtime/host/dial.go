@@ -77,7 +77,7 @@ func dial(ctx context.Context, protocol string, addr netip.AddrPort) (net.Conn, 
 
 // dial calls connect with PID 1 of an instance that can answer.
 func (h *Host) dial(id string, connect func(runtime.Process) (net.Conn, error)) (net.Conn, error) {
-	p, err := h.dialTarget(id)
+	p, err := h.answering(id)
 	if err != nil {
 		return nil, err
 	}
@@ -90,8 +90,8 @@ func (h *Host) dial(id string, connect func(runtime.Process) (net.Conn, error)) 
 	return c, err
 }
 
-// dialTarget returns PID 1 of an instance that can answer.
-func (h *Host) dialTarget(id string) (runtime.Process, error) {
+// answering returns PID 1 of an instance that can answer.
+func (h *Host) answering(id string) (runtime.Process, error) {
 	r, err := h.loadProcess(id)
 	if err != nil {
 		return r.Process, err

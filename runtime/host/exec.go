@@ -147,33 +147,15 @@ func (h *Host) Exec(ctx context.Context, id string, e runtime.Exec) (runtime.Exe
 
 // execTarget returns PID 1 of an instance that can be entered.
 func (h *Host) execTarget(id string, tree *cgroupTree) (runtime.Process, error) {
-	r, err := h.loadProcess(id)
+	p, err := h.answering(id)
 	if err != nil {
-		return r.Process, err
-	}
-	ok, err := h.alive(r.Process)
-	if err != nil {
-		return r.Process, err
-	}
-	out, err := h.readOutcome(id)
-	if err != nil {
-		return r.Process, err
-	}
-	if !ok || !out.started {
-		return r.Process, fmt.Errorf("exec in instance %s: %w", id, runtime.ErrNotRunning)
-	}
-	frozen, err := tree.frozen(id)
-	if err != nil {
-		return r.Process, err
-	}
-	if frozen {
-		return r.Process, fmt.Errorf("exec in instance %s: %w", id, runtime.ErrPaused)
+		return p, fmt.Errorf("exec in instance %s: %w", id, err)
 	}
 	limit, full, err := tree.full(id)
 	if err == nil && full {
 		err = fmt.Errorf("exec in instance %s: sandbox is at its limit of %d processes (resources.pids); raise it or end some", id, limit)
 	}
-	return r.Process, err
+	return p, err
 }
 
 func (h *Host) execUser(in runtime.Instance, e runtime.Exec, pid int, process *libcontainer.Process) error {
