@@ -212,6 +212,10 @@ func TestKilledFromOutsideIsRecreatedNeverSuspended(t *testing.T) {
 	w := newWorld(t)
 	w.apply(box("a", "echo x >> /log; exec sleep 1000", ""))
 	before := w.phase("a", plan.Running)
+	w.until("a", "written", func(reconcile.SandboxView) bool {
+		out, err := w.sh("a", "cat /log")
+		return err == nil && out == "x\n"
+	})
 	w.must(syscall.Kill(*before.PID, syscall.SIGKILL))
 	w.until("a", "recreated", func(v reconcile.SandboxView) bool {
 		if condition(v, "Suspended").Status == "True" {
