@@ -202,22 +202,37 @@ func (e *Engine) probeCommand(ctx context.Context, n *probe) error {
 	}
 }
 
+// asWritten is the address that a probe's URL names; localhost is 127.0.0.1, and
+// without a port it is 80.
+func asWritten(u *url.URL) (netip.AddrPort, error) {
+	addr := loopback(80)
+	if s := u.Port(); s != "" {
+		port, err := strconv.ParseUint(s, 10, 16)
+		if err != nil {
+			return addr, err
+		}
+		addr = loopback(int(port))
+	}
+	if ip, err := netip.ParseAddr(u.Hostname()); err == nil {
+		addr = netip.AddrPortFrom(ip, addr.Port())
+	}
+	return addr, nil
+}
+
 func (e *Engine) probeHTTP(ctx context.Context, n *probe) error {
 	u, err := url.Parse(n.spec.HTTP)
 	if err != nil {
 		return err
 	}
-	port := 80
-	if s := u.Port(); s != "" {
-		if port, err = strconv.Atoi(s); err != nil {
-			return err
-		}
+	addr, err := asWritten(u)
+	if err != nil {
+		return err
 	}
 	client := http.Client{
 		Transport: &http.Transport{
 			DisableKeepAlives: true,
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				return e.host.DialInside(ctx, n.instance, "tcp", loopback(port))
+				return e.host.DialInside(ctx, n.instance, "tcp", addr)
 			},
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -1329,4 +1330,21 @@ func TestFollowingAnotherDirectoryIsRefused(t *testing.T) {
 		t.Error(err)
 	}
 	l.end(e)
+}
+
+func TestProbesDialWhatTheirURLNames(t *testing.T) {
+	for text, want := range map[string]string{
+		"http://localhost/":            "127.0.0.1:80",
+		"http://127.0.0.1:8080/x":      "127.0.0.1:8080",
+		"http://127.0.0.2:8080/":       "127.0.0.2:8080",
+		"http://[::1]:8080/health?a=b": "[::1]:8080",
+	} {
+		u, err := url.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := asWritten(u); err != nil || got.String() != want {
+			t.Errorf("%s: %s, %v, want %s", text, got, err, want)
+		}
+	}
 }
