@@ -1348,3 +1348,22 @@ func TestProbesDialWhatTheirURLNames(t *testing.T) {
 		}
 	}
 }
+
+// A connection to what expiry froze wakes the sandbox, or is refused with the
+// reason where nothing says how long it is to live then.
+func TestAConnectionThatMeetsAnExpiry(t *testing.T) {
+	for ttl, answered := range map[string]bool{`ttl = "1h"`: true, "": false} {
+		withAgent(t, command(`"sim", "serve=7"`, portConfig+"shutdown_time = \"2000-01-01T01:00:00Z\"\n shutdown_policy = \"pause\"\n lifetime {\n resume_on_access = true\n "+ttl+"\n }"), func(l *lab, e *Engine, k *keeper) {
+			sleep(2 * time.Hour)
+			l.hold(e, "paused", "expiry")
+			port := e.current("sandbox.a").Ports["echo"]
+			c, err := k.connect(context.Background(), "sandbox.a", port)
+			if (err == nil) != answered {
+				t.Fatalf("%s: %v", ttl, err)
+			}
+			if err == nil {
+				c.Close()
+			}
+		})
+	}
+}

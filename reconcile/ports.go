@@ -142,12 +142,13 @@ func (a *agent) connect(ctx context.Context, address string, port plan.Port) (ne
 		}
 		// Just started, by this access or another: it needs a moment to listen.
 		fresh := a.now().Sub(rec.Instance.StartedAt) < accessWait
-		if errors.Is(err, runtime.ErrPaused) && rests(rec) {
-			// Frozen meanwhile, which is for its own rule alone to undo.
-			rec, err = a.as(byAccess).awaken(ctx, address)
-			if err == nil {
-				continue
+		if now := a.current(address); errors.Is(err, runtime.ErrPaused) && now != nil && rests(now) {
+			// Frozen meanwhile by its expiry: that is for access to undo.
+			if rec, err = a.as(byAccess).awaken(ctx, address); err != nil {
+				return nil, err
 			}
+			v.rec = rec
+			continue
 		}
 		if !fresh || errors.Is(err, runtime.ErrPaused) || errors.Is(err, runtime.ErrNotRunning) {
 			return nil, err
