@@ -8,7 +8,7 @@ STARTER := runtime/host/starter/program/starter.bin
 # last: help without text templates, 2.5 MB less.
 TAGS    := netgo,osusergo,urfave_cli_no_template
 
-.PHONY: all build deps demo test test-race bench fuzz clean install FORCE
+.PHONY: all build deps demo test test-race properties bench fuzz clean install FORCE
 
 all: build
 
@@ -34,9 +34,11 @@ deps:
 demo: build
 	sh ./examples/quickstart/demo.sh ./bin/pinfold
 
+# Property tests draw the same inputs in every run here, so that a result can be
+# repeated; make properties draws others, and many.
 test: build
 	$(GO) vet ./...
-	$(GO) test -count=1 -timeout 20m ./...
+	RAPID_SEED=1 $(GO) test -count=1 -timeout 20m ./...
 
 test-race: deps $(PINIT) $(STARTER)
 	$(GO) test -race -count=1 -timeout 30m ./config/... ./state/... ./reconcile/... ./runtime/sim/...
@@ -50,6 +52,11 @@ bench: build
 	@echo "simulated host: 1,000 due at one instant (bar 100 ms), an idle agent's CPU with 1,000 (bar 0.5 %)"
 	@$(GO) test -run '^$$' -bench ThousandDue ./reconcile | grep ^Bench
 	@$(GO) test -run '^$$' -bench IdleAgent -benchtime 1x ./reconcile | grep ^Bench
+
+# Property tests of the pure parts with CHECKS random inputs each.
+CHECKS ?= 20000
+properties: deps $(PINIT) $(STARTER)
+	RAPID_CHECKS=$(CHECKS) $(GO) test -count=1 -timeout 60m ./reconcile/plan ./runtime/sim
 
 # Fuzzes the language for a while; FUZZTIME=10m for a long one.
 FUZZTIME ?= 30s

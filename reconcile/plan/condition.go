@@ -198,7 +198,7 @@ func drifted(s *Sandbox, st *Status, seen *Seen, known bool, mode string, ended 
 func ending(o *Outcome) string {
 	switch {
 	case o == nil:
-		return ""
+		return "ended, how is not known"
 	case o.Reason == "oom":
 		return "killed by the kernel: out of memory"
 	case o.Reason == "killed" && o.Outside != 0 && o.Signal == 0:
