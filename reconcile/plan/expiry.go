@@ -40,6 +40,11 @@ func (o *one) expire() bool {
 			o.lease, o.hold = o.lease.unpaused(), o.hold.without("expiry")
 			deadline, _, _ = Deadline(o.spec, o.lease)
 		}
+		if w.in.Options.ReleaseHolds && o.rests() && o.hold != nil {
+			c := o.change(ActRelease, FromFiles, "-release-holds", "released: no longer held "+o.hold.Mode)
+			o.hold, o.released = nil, true
+			w.add(c)
+		}
 		w.wake(deadline)
 		return false
 	case w.in.Options.ReleaseHolds && o.rests():
