@@ -10,6 +10,7 @@ import (
 	"pinfold/config"
 	"pinfold/reconcile/plan"
 	"pinfold/runtime"
+	"pinfold/runtime/failpoint"
 )
 
 // The steps of networks, volumes and images.
@@ -115,7 +116,7 @@ func (e *actor) ensureNetwork(ctx context.Context, rec *plan.Network, verb strin
 		return err
 	}
 	err = e.host.EnsureNetwork(ctx, networkOf(rec))
-	failpoint("host.ensurenetwork.after")
+	failpoint.Hit("host.ensurenetwork.after")
 	if err != nil {
 		err = fmt.Errorf("cannot %s %s: %w", verb, rec.Address, err)
 		if rec.Made {
@@ -144,7 +145,7 @@ func (e *actor) deleteNetwork(ctx context.Context, rec *plan.Network, reason str
 	if err := e.host.RemoveNetwork(ctx, networkOf(rec)); err != nil && !errors.Is(err, runtime.ErrNotFound) {
 		return errors.Join(fmt.Errorf("cannot destroy %s: %w", rec.Address, err), e.end(in, nil))
 	}
-	failpoint("host.removenetwork.after")
+	failpoint.Hit("host.removenetwork.after")
 	w := &write{bump: true}
 	set(&w.networks, rec.Address, nil)
 	return e.end(in, w.event(Event{Address: rec.Address, Type: "destroyed", Reason: reason, Instance: rec.ID}))
@@ -183,7 +184,7 @@ func (r *run) volumeChange(ctx context.Context, c plan.Change) error {
 		return err
 	}
 	err = r.host.EnsureVolume(ctx, runtime.Volume{ID: rec.ID})
-	failpoint("host.ensurevolume.after")
+	failpoint.Hit("host.ensurevolume.after")
 	if err != nil {
 		err = fmt.Errorf("cannot %s %s: %w", c.Action, c.Address, err)
 		if rec.Made {
@@ -213,7 +214,7 @@ func (e *actor) deleteVolume(ctx context.Context, rec *plan.Volume, reason strin
 	if err := e.host.RemoveVolume(ctx, rec.ID); err != nil && !errors.Is(err, runtime.ErrNotFound) {
 		return errors.Join(fmt.Errorf("cannot destroy %s: %w", rec.Address, err), e.end(in, nil))
 	}
-	failpoint("host.removevolume.after")
+	failpoint.Hit("host.removevolume.after")
 	w := &write{bump: true}
 	set(&w.volumes, rec.Address, nil)
 	return e.end(in, w.event(Event{Address: rec.Address, Type: "destroyed", Reason: reason, Instance: rec.ID}))
