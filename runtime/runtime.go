@@ -125,6 +125,16 @@ type Host interface {
 	// ErrTaken when the port is in use.
 	Publish(f Forward, open func(context.Context) (net.Conn, error), active func()) (io.Closer, error)
 
+	// Note keeps a document of the caller's beside an instance's files, where it
+	// outlives the caller's own store and goes with the instance. The last one counts;
+	// a power cut may lose it. An instance that does not exist is ErrNotFound.
+	Note(ctx context.Context, id string, doc []byte) error
+	// Notes gives what was noted of each instance that has files here.
+	Notes(ctx context.Context) (map[string]Noted, error)
+	// Release gives an instance up: it stays as it is and bears a mark that says so,
+	// and nobody who respects Released touches it again.
+	Release(ctx context.Context, id string) error
+
 	// OpenLog opens the instance's output (standard output and error together)
 	// for reading.
 	OpenLog(ctx context.Context, id string) (*os.File, error)
@@ -293,6 +303,13 @@ type Outcome struct {
 	At       time.Time `json:"at"`
 }
 
+// Noted is what an instance's own directory tells of it.
+type Noted struct {
+	Doc  []byte    // the last Note; nil: none that can be read
+	At   time.Time // when it was noted
+	Made *Instance // what Create was told, or Update since; nil: damaged
+}
+
 // Observation is one look at the host.
 type Observation struct {
 	BootID    string
@@ -307,6 +324,7 @@ type InstanceState struct {
 	ID       string
 	Mark     Mark
 	Unknown  string  // not empty: why it could not be looked at; other fields mean nothing then
+	Released bool    // Release gave it up
 	Layer    bool    // its writable layer exists
 	Alive    bool    // PID 1 exists, is no zombie, and is the recorded one
 	Process  Process // of the live PID 1

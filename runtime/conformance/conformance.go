@@ -104,6 +104,7 @@ func Run(t *testing.T, subject func(t *testing.T) Subject) {
 		{"network", network},
 		{"loss", loss},
 		{"ownership", ownership},
+		{"notes", notes},
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			for _, c := range group.tests {

@@ -8,7 +8,8 @@
 // State directory, kept over reboots:
 //
 //	lineage                whose directory this is
-//	instances/ID/          instance.json, upper and work (the writable layer), log, outcome, files
+//	instances/ID/          instance.json, upper and work (the writable layer), log, outcome, files,
+//	                       note.json (see Note), released (an empty file; see Release)
 //	volumes/ID/            a volume's files
 //
 // PID 1 itself bounds the log: it keeps the newest 16 MiB at least and 1 MiB more

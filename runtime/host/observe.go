@@ -211,6 +211,9 @@ func (h *Host) lookOnce(id string, seen *network.Observed) (runtime.InstanceStat
 	if s.Mark = running.Mark; known {
 		s.Mark = rec.Instance.Mark
 	}
+	if s.Released, err = there(h.releasedPath(id)); err != nil {
+		return s, err
+	}
 	if _, err := os.Lstat(filepath.Join(h.instanceDir(id), "upper")); err == nil {
 		s.Layer = true
 	} else if !errors.Is(err, os.ErrNotExist) {

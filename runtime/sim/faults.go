@@ -34,6 +34,9 @@ const (
 	OpDialInside    Op = "DialInside"
 	OpCopyOut       Op = "CopyOut"
 	OpCopyIn        Op = "CopyIn"
+	OpNote          Op = "Note"
+	OpNotes         Op = "Notes"
+	OpRelease       Op = "Release"
 	OpOpenLog       Op = "OpenLog"
 	OpObserve       Op = "Observe"
 	OpInspect       Op = "Inspect"
@@ -45,10 +48,10 @@ const (
 
 // Writes tells whether the method changes the host. These are the ones that Ops
 // logs, Crash counts and ReadOnly forbids. Close is none: all it takes away is
-// what nobody uses.
+// what nobody uses; nor is Note, of which nothing but a rebuild takes notice.
 func (o Op) Writes() bool {
 	switch o {
-	case OpInfo, OpPrefixesInUse, OpCheckPort, OpDial, OpDialInside, OpCopyOut, OpOpenLog, OpObserve, OpInspect, OpWaitExit, OpClose:
+	case OpInfo, OpPrefixesInUse, OpCheckPort, OpDial, OpDialInside, OpCopyOut, OpNote, OpNotes, OpOpenLog, OpObserve, OpInspect, OpWaitExit, OpClose:
 		return false
 	}
 	return true

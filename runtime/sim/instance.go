@@ -30,6 +30,9 @@ type instance struct {
 	carrying string // instance whose files a Create that has not ended moved here
 	stuck    bool   // its processes do not die
 	unknown  string // why Observe cannot see it
+	note     []byte // the last Note
+	notedAt  time.Time
+	released bool
 	answer   Script // what every Exec does instead of its command
 }
 

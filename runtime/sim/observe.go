@@ -65,6 +65,7 @@ func (h *Host) state(in *instance) runtime.InstanceState {
 		s.Unknown = in.unknown
 		return s
 	}
+	s.Released = in.released
 	s.Layer = in.layer != nil
 	s.Outcome = copyOutcome(in.outcome)
 	s.OOMKills = in.ooms

@@ -1,0 +1,324 @@
+package reconcile
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"pinfold/reconcile/plan"
+	"pinfold/runtime"
+)
+
+// GCRequest asks what bears this state's mark without a record, or the other way
+// round.
+type GCRequest struct {
+	DryRun bool `json:"dry_run,omitempty"`
+	// Remove names, by id, reported instances without a process, networks and
+	// volumes that are to go.
+	Remove []string `json:"remove,omitempty"`
+}
+
+// GCResult is `gc -json`.
+type GCResult struct {
+	FormatVersion string   `json:"format_version"`
+	Orphans       []Orphan `json:"orphans"` // sorted by kind, address, id
+}
+
+// Orphan is a host object without a record, or a record without its host object.
+type Orphan struct {
+	Kind     string `json:"kind"` // instance, network, volume, record
+	ID       string `json:"id"`
+	Address  string `json:"address,omitempty"` // as its mark says; of a record its own
+	Live     bool   `json:"live,omitempty"`    // it has a process
+	Released bool   `json:"released,omitempty"`
+	Found    string `json:"found"`          // what and why, in words
+	Action   string `json:"action"`         // removed, would_remove, reported, kept
+	Hint     string `json:"hint,omitempty"` // what can be done about it
+}
+
+// Actions of an Orphan.
+const (
+	OrphanRemoved     = "removed"
+	OrphanWouldRemove = "would_remove"
+	OrphanReported    = "reported"
+	OrphanKept        = "kept" // released: not ours to touch any more
+)
+
+// GC removes what the journal proves half-made, and reports everything else that
+// has a mark and no record, or a record and no host object. What has no mark is
+// never touched, whatever its name.
+func (e *Engine) GC(ctx context.Context, r GCRequest) (*GCResult, error) {
+	if e.readOnly && !r.DryRun {
+		return nil, &Error{Kind: Invalid, Message: "cannot remove anything: the state is open for looking only"}
+	}
+	res := &GCResult{FormatVersion: "1", Orphans: []Orphan{}}
+	half, err := e.halfMade(ctx)
+	if err != nil {
+		return nil, errorOf(err)
+	}
+	if !r.DryRun {
+		as := e.as(byOperator)
+		as.recoverAgain(ctx)
+		as.sweepAll(ctx)
+	}
+	for _, o := range half {
+		if !r.DryRun {
+			_, there, err := e.host.Inspect(ctx, o.ID)
+			if err != nil {
+				return nil, errorOf(err)
+			}
+			if o.Action = OrphanRemoved; there {
+				o.Action, o.Hint = OrphanReported, "it could not be removed yet; the agent and the next gc try again"
+			}
+		}
+		res.Orphans = append(res.Orphans, o)
+	}
+	found, err := e.orphans(ctx)
+	if err != nil {
+		return nil, errorOf(err)
+	}
+	if err := e.removeOrphans(ctx, found, r); err != nil {
+		return nil, err
+	}
+	res.Orphans = append(res.Orphans, found...)
+	hollow, err := e.hollow(ctx)
+	if err != nil {
+		return nil, errorOf(err)
+	}
+	res.Orphans = append(res.Orphans, hollow...)
+	slices.SortStableFunc(res.Orphans, func(a, b Orphan) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Address, b.Address), cmp.Compare(a.ID, b.ID))
+	})
+	return res, nil
+}
+
+// halfMade are the instances that the journal or a record says are to go: of a
+// create that did not finish, or doomed by a step that could not remove them.
+func (e *Engine) halfMade(ctx context.Context) ([]Orphan, error) {
+	var all []Orphan
+	add := func(id, address, found string) error {
+		if id == "" || slices.ContainsFunc(all, func(o Orphan) bool { return o.ID == id }) {
+			return nil
+		}
+		s, there, err := e.host.Inspect(ctx, id)
+		if err != nil || !there {
+			return err
+		}
+		all = append(all, Orphan{Kind: "instance", ID: id, Address: address, Live: s.Alive, Found: found, Action: OrphanWouldRemove})
+		return nil
+	}
+	e.openMu.Lock()
+	open := slices.Clone(e.unrecovered)
+	e.openMu.Unlock()
+	for _, in := range open {
+		if in.Op == opCreate {
+			if err := add(in.Instance, in.Address, "half-made: its create did not finish"); err != nil {
+				return nil, err
+			}
+		}
+	}
+	records := e.snapshot()
+	for _, address := range sortedKeys(records.Sandboxes) {
+		for _, id := range records.Sandboxes[address].Doomed {
+			if err := add(id, address, "of an earlier incarnation: its removal did not finish"); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return all, nil
+}
+
+// orphans are what bears our mark and is on no record, nor in the journal. Steps
+// may be under way meanwhile: what the first look found is looked at again, after
+// the records were read.
+func (e *Engine) orphans(ctx context.Context) ([]Orphan, error) {
+	seen, err := e.host.Observe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	known, err := e.knownIDs()
+	if err != nil {
+		return nil, err
+	}
+	var all []Orphan
+	for _, id := range slices.Sorted(maps.Keys(seen.Instances)) {
+		if known.instances[id] {
+			continue
+		}
+		s, there, err := e.host.Inspect(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		if there {
+			all = append(all, orphanInstance(s))
+		}
+	}
+	var again runtime.Observation
+	for _, list := range []struct {
+		ids   []string
+		known map[string]bool
+	}{{sortedKeys(seen.Networks), known.networks}, {sortedKeys(seen.Volumes), known.volumes}} {
+		if again.Instances == nil && slices.ContainsFunc(list.ids, func(id string) bool { return !list.known[id] }) {
+			if again, err = e.host.Observe(ctx); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, id := range sortedKeys(again.Networks) {
+		if _, before := seen.Networks[id]; before && !known.networks[id] {
+			all = append(all, Orphan{
+				Kind: "network", ID: id, Found: "a bridge or rules of a network that is on no record", Action: OrphanReported,
+				Hint: "pinfold gc -remove " + id + " takes it away; it holds no data",
+			})
+		}
+	}
+	for _, id := range sortedKeys(again.Volumes) {
+		if seen.Volumes[id] && !known.volumes[id] {
+			all = append(all, Orphan{
+				Kind: "volume", ID: id, Found: "the data of a volume that is on no record", Action: OrphanReported,
+				Hint: "it lies in volumes/" + id + " of the state dir; pinfold gc -remove " + id + " deletes it",
+			})
+		}
+	}
+	return all, nil
+}
+
+func orphanInstance(s runtime.InstanceState) Orphan {
+	o := Orphan{Kind: "instance", ID: s.ID, Address: s.Mark.Address, Live: s.Alive, Released: s.Released, Action: OrphanReported}
+	switch {
+	case s.Released:
+		o.Found, o.Action = "it was released from this state", OrphanKept
+	case s.Unknown != "":
+		o.Found = "it is on no record, and could not be looked at: " + s.Unknown
+	case s.Alive:
+		o.Found = fmt.Sprintf("it lives (pid %d) and is on no record", s.Process.PID)
+		o.Hint = "an import block takes it back; pinfold never ends it by itself"
+	default:
+		o.Found = "it has no process and is on no record"
+		if o.Hint = "pinfold gc -remove " + s.ID + " takes it away"; s.Layer {
+			o.Hint += ", its files included; they lie in instances/" + s.ID + "/upper of the state dir"
+		}
+	}
+	return o
+}
+
+// ids are what records and journal speak of.
+type ids struct {
+	instances, networks, volumes map[string]bool
+}
+
+func (e *Engine) knownIDs() (ids, error) {
+	known := ids{map[string]bool{}, map[string]bool{}, map[string]bool{}}
+	// The journal first: a step that ends meanwhile moves an id from here into the records.
+	open, err := e.openIntents()
+	if err != nil {
+		return known, err
+	}
+	for _, in := range open {
+		known.instances[in.Instance] = true
+	}
+	records := e.snapshot()
+	for _, rec := range records.Sandboxes {
+		for _, id := range append(slices.Clone(rec.Doomed), rec.CarryFrom) {
+			known.instances[id] = true
+		}
+		if rec.Instance != nil {
+			known.instances[rec.Instance.ID] = true
+		}
+		for _, id := range rec.Claim {
+			known.volumes[id] = true
+		}
+	}
+	for _, n := range records.Networks {
+		known.networks[n.ID] = true
+	}
+	for _, v := range records.Volumes {
+		known.volumes[v.ID] = true
+	}
+	return known, nil
+}
+
+// removeOrphans takes away what was asked for by name. Nothing goes before all
+// names are known to be of something that may.
+func (e *Engine) removeOrphans(ctx context.Context, found []Orphan, r GCRequest) error {
+	var chosen []*Orphan
+	for _, id := range r.Remove {
+		i := slices.IndexFunc(found, func(o Orphan) bool { return o.ID == id })
+		refuse := func(why string) error {
+			return &Error{Kind: Invalid, Message: "cannot remove " + id + ": " + why + "; nothing was removed by name"}
+		}
+		switch {
+		case i < 0:
+			return refuse("it is no orphan of this state; pinfold gc -dry-run lists them")
+		case found[i].Released:
+			return refuse("it was released and is not pinfold's to touch any more")
+		case found[i].Live:
+			return refuse(found[i].Found + "; end its process first, or import it")
+		}
+		chosen = append(chosen, &found[i])
+	}
+	for _, o := range chosen {
+		if o.Action, o.Hint = OrphanWouldRemove, ""; r.DryRun {
+			continue
+		}
+		var err error
+		switch o.Kind {
+		case "instance":
+			err = e.host.Remove(ctx, o.ID)
+		case "network":
+			err = e.host.RemoveNetwork(ctx, runtime.Network{ID: o.ID})
+		case "volume":
+			err = e.host.RemoveVolume(ctx, o.ID)
+		}
+		if err != nil && !errors.Is(err, runtime.ErrNotFound) {
+			return errorOf(fmt.Errorf("cannot remove %s %s: %w", o.Kind, o.ID, err))
+		}
+		o.Action = OrphanRemoved
+		w := &write{}
+		ev := Event{Type: "gc", Address: cmp.Or(o.Address, o.Kind+" "+o.ID), Reason: "asked for", Message: o.Kind + " " + o.ID + " removed: " + o.Found}
+		if o.Kind == "instance" {
+			ev.Instance = o.ID
+		}
+		if err := e.as(byOperator).commit(w.event(ev)); err != nil {
+			return errorOf(err)
+		}
+	}
+	return nil
+}
+
+// hollow are records of which the host has nothing. Plan and agent mend them by
+// the rules; here it is only said.
+func (e *Engine) hollow(ctx context.Context) ([]Orphan, error) {
+	seen, err := e.host.Observe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	records := e.snapshot()
+	var all []Orphan
+	add := func(address, id, found, hint string) {
+		all = append(all, Orphan{Kind: "record", ID: id, Address: address, Found: found, Action: OrphanReported, Hint: hint})
+	}
+	for _, address := range sortedKeys(records.Sandboxes) {
+		i := records.Sandboxes[address].Instance
+		if i == nil {
+			continue
+		}
+		if _, there := seen.Instances[i.ID]; !there && i.Phase != plan.Failed {
+			add(address, i.ID, "recorded as "+string(i.Phase)+", but the host has nothing of it, not even its files", "plan shows what an apply, or the agent, makes of it")
+		}
+	}
+	for _, address := range sortedKeys(records.Networks) {
+		if n := records.Networks[address]; n.Made && !seen.Networks[n.ID].Exists {
+			add(address, n.ID, "its bridge is gone", "an apply, or the agent, makes it again")
+		}
+	}
+	for _, address := range sortedKeys(records.Volumes) {
+		if v := records.Volumes[address]; v.Made && !seen.Volumes[v.ID] {
+			add(address, v.ID, "its directory is gone, and its data with it", "put volumes/"+v.ID+" of the state dir back from a backup; an apply makes an empty one")
+		}
+	}
+	return all, nil
+}

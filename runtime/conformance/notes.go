@@ -1,0 +1,51 @@
+package conformance
+
+import (
+	"pinfold/runtime"
+)
+
+var notes = []test{
+	{"a note lives and goes with its instance", func(w *world) {
+		in := w.instance(w.Commands.Forever)
+		w.fails("Note before Create", w.h.Note(w.ctx, in.ID, []byte(`{"n":0}`)), runtime.ErrNotFound)
+		w.up(in)
+		for _, doc := range []string{`{"n":1}`, `{"n":2}`} {
+			w.must(w.h.Note(w.ctx, in.ID, []byte(doc)))
+		}
+		w.stop(in.ID)
+		all, err := w.h.Notes(w.ctx)
+		w.must(err)
+		n := all[in.ID]
+		if string(n.Doc) != `{"n":2}` || n.At.IsZero() || n.Made == nil || n.Made.Mark != in.Mark || n.Made.Image != in.Image {
+			w.Errorf("noted %s at %s of %+v", n.Doc, n.At, n.Made)
+		}
+		w.must(w.h.Remove(w.ctx, in.ID))
+		all, err = w.h.Notes(w.ctx)
+		w.must(err)
+		if _, there := all[in.ID]; there {
+			w.Error("the note of a removed instance is there")
+		}
+	}},
+	{"one without a note is listed with what it was made from", func(w *world) {
+		in := w.instance(w.Commands.Forever)
+		w.create(in)
+		all, err := w.h.Notes(w.ctx)
+		w.must(err)
+		if n := all[in.ID]; n.Doc != nil || n.Made == nil || n.Made.Mark != in.Mark {
+			w.Errorf("noted %s of %+v", n.Doc, n.Made)
+		}
+	}},
+	{"what is released says so and stays as it is", func(w *world) {
+		in := w.instance(w.Commands.Forever)
+		w.fails("Release before Create", w.h.Release(w.ctx, in.ID), runtime.ErrNotFound)
+		p := w.up(in)
+		if w.state(in.ID).Released {
+			w.Error("released before Release")
+		}
+		w.must(w.h.Release(w.ctx, in.ID))
+		w.must(w.h.Release(w.ctx, in.ID))
+		if s := w.state(in.ID); !s.Released || !s.Alive || s.Process != p || len(s.Missing) > 0 {
+			w.Errorf("released: %+v", s)
+		}
+	}},
+}
