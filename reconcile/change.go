@@ -12,7 +12,6 @@ import (
 	"pinfold/config"
 	"pinfold/reconcile/plan"
 	"pinfold/runtime"
-	"pinfold/runtime/failpoint"
 )
 
 // sandboxChange runs one change on one sandbox. What is decided is in c; what
@@ -238,7 +237,6 @@ func (r *run) recreate(ctx context.Context, rec *plan.Sandbox, c plan.Change, w 
 		if err := r.commit(w.sandbox(copySandbox(rec))); err != nil {
 			return err
 		}
-		failpoint.Hit("recreate.recorded")
 	}
 	return r.create(ctx, rec, c.Then, nil)
 }
@@ -271,7 +269,6 @@ func (r *run) update(ctx context.Context, old, rec *plan.Sandbox, c plan.Change)
 	inst, err := r.instanceOf(rec, rec.Instance.ID)
 	if err == nil {
 		err = r.host.Update(ctx, inst)
-		failpoint.Hit("host.update.after")
 	}
 	if err == nil {
 		return r.end(in, nil)
@@ -333,7 +330,6 @@ func (r *run) repair(ctx context.Context, rec *plan.Sandbox, c plan.Change) erro
 		if inst, err = r.instanceOf(rec, rec.Instance.ID); err == nil {
 			err = r.host.Repair(ctx, inst)
 		}
-		failpoint.Hit("host.repair.after")
 	}
 	if err != nil {
 		return r.stepFailed(rec, in, fmt.Errorf("cannot repair %s: %w", rec.Address, err), nil)

@@ -91,7 +91,7 @@ type EngineOptions struct {
 // begun (unless read-only), and is then ready.
 func NewEngine(ctx context.Context, o EngineOptions) (*Engine, error) {
 	e := &Engine{
-		store: o.Store, host: o.Host, settings: o.Settings, log: o.Log, now: o.Now,
+		store: storeWithPoints(o.Store), host: hostWithPoints(o.Host), settings: o.Settings, log: o.Log, now: o.Now,
 		by: o.By, readOnly: o.ReadOnly, info: o.Status,
 		open: map[string][]uint64{}, latest: map[string]uint64{},
 	}

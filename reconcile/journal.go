@@ -10,7 +10,6 @@ import (
 
 	"pinfold/reconcile/plan"
 	"pinfold/runtime"
-	"pinfold/runtime/failpoint"
 	"pinfold/state"
 )
 
@@ -71,7 +70,6 @@ func (e *actor) begin(in Intent, w *write) (*Intent, error) {
 	e.openMu.Lock()
 	e.latest[in.UID] = max(e.latest[in.UID], in.Seq)
 	e.openMu.Unlock()
-	failpoint.Hit("journal." + string(in.Op) + ".begun")
 	return &in, nil
 }
 
@@ -80,26 +78,22 @@ func (e *actor) end(in *Intent, w *write) error {
 	if w == nil {
 		w = &write{}
 	}
-	failpoint.Hit("journal." + string(in.Op) + ".ending")
 	w.finish = append(w.finish, in.Seq)
 	if err := e.commit(w); err != nil {
 		e.notEnded(in)
 		return fmt.Errorf("%s of %s happened but cannot be recorded: %w; the next run will look at the host and continue", in.Op, in.Address, err)
 	}
-	failpoint.Hit("journal." + string(in.Op) + ".ended")
 	return nil
 }
 
 // next is end and begin in one transaction.
 func (e *actor) next(in *Intent, w *write, then Intent) (*Intent, error) {
-	failpoint.Hit("journal." + string(in.Op) + ".ending")
 	w.finish = append(w.finish, in.Seq)
 	begun, err := e.begin(then, w)
 	if err != nil {
 		e.notEnded(in)
 		return nil, fmt.Errorf("%s of %s happened but cannot be recorded: %w; the next run will look at the host and continue", in.Op, in.Address, err)
 	}
-	failpoint.Hit("journal." + string(in.Op) + ".ended")
 	return begun, nil
 }
 

@@ -10,7 +10,6 @@ import (
 	"pinfold/config"
 	"pinfold/reconcile/plan"
 	"pinfold/runtime"
-	"pinfold/runtime/failpoint"
 )
 
 // The steps of networks, volumes and images.
@@ -116,7 +115,6 @@ func (e *actor) ensureNetwork(ctx context.Context, rec *plan.Network, verb strin
 		return err
 	}
 	err = e.host.EnsureNetwork(ctx, networkOf(rec))
-	failpoint.Hit("host.ensurenetwork.after")
 	if err != nil {
 		err = fmt.Errorf("cannot %s %s: %w", verb, rec.Address, err)
 		if rec.Made {
@@ -145,7 +143,6 @@ func (e *actor) deleteNetwork(ctx context.Context, rec *plan.Network, reason str
 	if err := e.host.RemoveNetwork(ctx, networkOf(rec)); err != nil && !errors.Is(err, runtime.ErrNotFound) {
 		return errors.Join(fmt.Errorf("cannot destroy %s: %w", rec.Address, err), e.end(in, nil))
 	}
-	failpoint.Hit("host.removenetwork.after")
 	w := &write{bump: true}
 	set(&w.networks, rec.Address, nil)
 	return e.end(in, w.event(Event{Address: rec.Address, Type: "destroyed", Reason: reason, Instance: rec.ID}))
@@ -184,7 +181,6 @@ func (r *run) volumeChange(ctx context.Context, c plan.Change) error {
 		return err
 	}
 	err = r.host.EnsureVolume(ctx, runtime.Volume{ID: rec.ID})
-	failpoint.Hit("host.ensurevolume.after")
 	if err != nil {
 		err = fmt.Errorf("cannot %s %s: %w", c.Action, c.Address, err)
 		if rec.Made {
@@ -214,7 +210,6 @@ func (e *actor) deleteVolume(ctx context.Context, rec *plan.Volume, reason strin
 	if err := e.host.RemoveVolume(ctx, rec.ID); err != nil && !errors.Is(err, runtime.ErrNotFound) {
 		return errors.Join(fmt.Errorf("cannot destroy %s: %w", rec.Address, err), e.end(in, nil))
 	}
-	failpoint.Hit("host.removevolume.after")
 	w := &write{bump: true}
 	set(&w.volumes, rec.Address, nil)
 	return e.end(in, w.event(Event{Address: rec.Address, Type: "destroyed", Reason: reason, Instance: rec.ID}))

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"pinfold/runtime/failpoint"
 	"pinfold/runtime/host"
 	"pinfold/state"
 )
@@ -43,13 +44,15 @@ func bindRunDir(store state.Store, o OpenOptions) error {
 	if o.ReadOnly {
 		return nil
 	}
-	if err := os.MkdirAll(o.RunDir, 0o700); err != nil {
+	if err := failpoint.Step("engine.rundir.make", func() error { return os.MkdirAll(o.RunDir, 0o700) }); err != nil {
 		return fmt.Errorf("cannot make the run dir: %w", err)
 	}
 	if have == want {
 		return nil
 	}
-	return store.Update(func(tx state.Tx) error { return tx.SetMeta(metaRunDir, want) })
+	return failpoint.Step("engine.rundir.record", func() error {
+		return store.Update(func(tx state.Tx) error { return tx.SetMeta(metaRunDir, want) })
+	})
 }
 
 // living lists the sandboxes of which something may live on this boot.

@@ -11,7 +11,6 @@ import (
 	"pinfold/config"
 	"pinfold/reconcile/plan"
 	"pinfold/runtime"
-	"pinfold/runtime/failpoint"
 )
 
 // The steps of a sandbox. Each takes a private copy of the record, journals,
@@ -67,7 +66,6 @@ func (e *actor) create(ctx context.Context, rec *plan.Sandbox, then string, w *w
 		if _, err := e.host.Stop(ctx, rec.CarryFrom, runtime.StopOptions{Grace: graceOf(&rec.Spec)}); err != nil && !errors.Is(err, runtime.ErrNotFound) {
 			return e.stepFailed(rec, nil, fmt.Errorf("cannot take down instance %s of %s: %w", rec.CarryFrom, rec.Address, err), w)
 		}
-		failpoint.Hit("host.stop.after")
 	}
 	if doomed(rec) {
 		if err := e.removeDoomed(ctx, rec); err != nil {
@@ -96,7 +94,6 @@ func (e *actor) create(ctx context.Context, rec *plan.Sandbox, then string, w *w
 	var proc runtime.Process
 	if err == nil {
 		proc, err = e.host.Create(ctx, inst)
-		failpoint.Hit("host.create.after")
 	}
 	if err != nil {
 		return e.createFailed(rec, in, in.Instance, err)
@@ -242,7 +239,6 @@ func (e *actor) finishStart(ctx context.Context, in *Intent, rec *plan.Sandbox, 
 	}
 	if err == nil {
 		err = e.host.Start(ctx, inst.ID)
-		failpoint.Hit("host.start.after")
 	}
 	if err != nil && inst.Phase == plan.Created && !fresh && !errors.Is(err, runtime.ErrCommand) {
 		err = e.startAnew(ctx, rec, err)
@@ -291,7 +287,6 @@ func (e *actor) ready(ctx context.Context, rec *plan.Sandbox) error {
 	}
 	made.CarryFrom = ""
 	proc, err := e.host.Create(ctx, made)
-	failpoint.Hit("host.recreate.after")
 	inst.PID, inst.StartTime, inst.BootID = proc.PID, proc.StartTime, proc.BootID
 	return err
 }
@@ -380,7 +375,6 @@ func (e *actor) freezer(ctx context.Context, rec *plan.Sandbox, op Op, act func(
 	if err := act(ctx, rec.Instance.ID); err != nil {
 		return e.stepFailed(rec, in, fmt.Errorf("cannot %s %s: %w", op, rec.Address, err), nil)
 	}
-	failpoint.Hit("host." + string(op) + ".after")
 	if op == opPause {
 		e.execs.paused(rec.Address)
 	}
@@ -418,7 +412,6 @@ func graceOf(s *config.Sandbox) time.Duration {
 
 func (e *actor) finishStop(ctx context.Context, in *Intent, rec *plan.Sandbox, grace time.Duration) error {
 	out, err := e.host.Stop(ctx, rec.Instance.ID, runtime.StopOptions{Grace: grace})
-	failpoint.Hit("host.stop.after")
 	if err != nil && !errors.Is(err, runtime.ErrNotFound) {
 		// The hold, the mode, Expired or the generation, recorded before, make the
 		// plan ask for it again.
@@ -493,9 +486,7 @@ func (e *actor) detach(rec *plan.Sandbox, w *write) error {
 	rec.Doomed = appendOnce(rec.Doomed, rec.CarryFrom)
 	rec.CarryFrom = ""
 	w.bump = true
-	err := e.commit(w.sandbox(copySandbox(rec)))
-	failpoint.Hit("detach.recorded")
-	return err
+	return e.commit(w.sandbox(copySandbox(rec)))
 }
 
 // doomed tells whether rec has instances to be removed before the next is made.
@@ -574,11 +565,8 @@ func (e *actor) takeDown(ctx context.Context, id string, grace time.Duration) er
 		if _, err := e.host.Stop(ctx, id, runtime.StopOptions{Grace: grace}); err != nil && !errors.Is(err, runtime.ErrNotFound) {
 			return err
 		}
-		failpoint.Hit("host.stop.after")
 	}
-	err := e.host.Remove(ctx, id)
-	failpoint.Hit("host.remove.after")
-	return err
+	return e.host.Remove(ctx, id)
 }
 
 // delete ends the sandbox: instance, claims, record, in this order.
@@ -615,7 +603,6 @@ func (e *actor) destroyAll(ctx context.Context, in *Intent, rec *plan.Sandbox, g
 		if err := e.host.RemoveVolume(ctx, rec.Claim[name]); err != nil && !errors.Is(err, runtime.ErrNotFound) {
 			return fail(fmt.Errorf("volume %q: %w", name, err))
 		}
-		failpoint.Hit("host.removevolume.after")
 	}
 	w := &write{bump: true}
 	set(&w.sandboxes, rec.Address, nil)
@@ -670,7 +657,6 @@ func (e *actor) expire(ctx context.Context, rec *plan.Sandbox, c plan.Change) er
 		if err := e.commit(w); err != nil {
 			return err
 		}
-		failpoint.Hit("expire.recorded")
 	}
 	if c.Then == "paused" && rec.Spec.ShutdownPolicy == "pause" && (phaseOf(rec) == plan.Running || phaseOf(rec) == plan.Paused) {
 		return e.restExpired(ctx, rec, c.Hold)
@@ -728,7 +714,6 @@ func (e *Engine) makeClaims(ctx context.Context, ids []string) error {
 		if err := e.host.EnsureVolume(ctx, runtime.Volume{ID: id}); err != nil {
 			return err
 		}
-		failpoint.Hit("host.ensurevolume.after")
 	}
 	return nil
 }

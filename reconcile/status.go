@@ -10,7 +10,6 @@ import (
 
 	"pinfold/reconcile/plan"
 	"pinfold/runtime"
-	"pinfold/runtime/failpoint"
 )
 
 // What is seen on the host becomes the recorded status here, and nowhere else.
@@ -203,7 +202,6 @@ func (e *actor) take(ctx context.Context, rec *plan.Sandbox, st *plan.Status, s 
 		if _, err := e.host.Stop(ctx, rec.Instance.ID, runtime.StopOptions{}); err != nil && !errors.Is(err, runtime.ErrNotFound) {
 			return nil, fmt.Errorf("cannot release what the ended process of %s left: %w", rec.Address, err)
 		}
-		failpoint.Hit("host.stop.after")
 	}
 	w := &write{}
 	e.writeStatus(w, rec, st, s)

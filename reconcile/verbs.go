@@ -13,7 +13,6 @@ import (
 
 	"pinfold/reconcile/plan"
 	"pinfold/runtime"
-	"pinfold/runtime/failpoint"
 )
 
 // Act runs an operator verb. It acts at once and leaves a hold, so that the
@@ -318,7 +317,6 @@ func dying(seen map[string]plan.Seen, rec *plan.Sandbox) bool {
 // the host's bound. The caller holds the lane.
 func (e *actor) finishDying(ctx context.Context, rec *plan.Sandbox) error {
 	_, err := e.host.Stop(ctx, rec.Instance.ID, runtime.StopOptions{})
-	failpoint.Hit("host.stop.after")
 	if err != nil && !errors.Is(err, runtime.ErrNotFound) {
 		return fmt.Errorf("processes of %s do not end: %w", rec.Address, err)
 	}
