@@ -59,6 +59,7 @@ type agent struct {
 	paces   map[string]pace
 	watches map[string]watch // by address
 	missed  map[string]bool  // asked for while we were at it already
+	told    map[string]bool  // orphans that an event told of, by id; only pass uses it
 	passes  int              // full looks, for tests and measurements
 	glances int              // looks at one sandbox
 
@@ -255,6 +256,7 @@ func (a *agent) pass(ctx context.Context) error {
 		return err
 	}
 	a.log.Debug("looked at everything", "sandboxes", len(records.Sandboxes), "to_do", len(todo), "wake_at", p.WakeAt.UTC().Format(time.RFC3339))
+	a.tellOrphans(ctx, &seen)
 	a.mendShared(ctx, p)
 	for address := range records.Sandboxes {
 		switch {

@@ -147,6 +147,7 @@ func (e *Engine) commit(w *write) error {
 	}
 	e.blocks.committed(docs)
 	e.remembered(w, serial)
+	e.note(w.sandboxes)
 	if len(events) > 0 {
 		e.news.spread()
 	}

@@ -53,6 +53,7 @@ type Engine struct {
 
 	background sync.WaitGroup // what goes on beside calls
 	blocks     blocks         // what sandboxes' documents leave out
+	notes      notes          // what lies beside instances, for a rebuild
 
 	complaints complaints
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 
@@ -321,4 +322,57 @@ func (e *Engine) hollow(ctx context.Context) ([]Orphan, error) {
 		}
 	}
 	return all, nil
+}
+
+// tellOrphans makes an event of each orphan that a full look shows, once. The look
+// only raises the suspicion; what is under way meanwhile is not taken for one.
+func (a *agent) tellOrphans(ctx context.Context, seen *sight) {
+	known, err := a.knownIDs()
+	if err != nil {
+		a.complain("", "cannot tell what has no record", err)
+		return
+	}
+	if !a.strange(maps.Keys(seen.Instances), known.instances) && !a.strange(maps.Keys(seen.Networks), known.networks) && !a.strange(maps.Keys(seen.Volumes), known.volumes) {
+		return
+	}
+	found, err := a.orphans(ctx)
+	if err != nil {
+		a.complain("", "cannot tell what has no record", err)
+		return
+	}
+	w := &write{}
+	for _, o := range found {
+		if a.told[o.ID] || o.Released {
+			continue
+		}
+		ev := Event{Type: "orphan", Address: cmp.Or(o.Address, o.Kind+" "+o.ID), Reason: "no record", Message: o.Kind + " " + o.ID + ": " + o.Found + "; " + o.Hint}
+		if o.Kind == "instance" {
+			ev.Instance = o.ID
+		}
+		w.event(ev)
+	}
+	if len(w.events) == 0 {
+		return
+	}
+	if err := a.commit(w); err != nil {
+		a.complain("", "cannot record what has no record", err)
+		return
+	}
+	if a.told == nil {
+		a.told = map[string]bool{}
+	}
+	for _, o := range found {
+		a.told[o.ID] = true
+	}
+	a.noticed(w.events)
+}
+
+// strange tells whether something seen is neither known nor told of.
+func (a *agent) strange(seen iter.Seq[string], known map[string]bool) bool {
+	for id := range seen {
+		if !known[id] && !a.told[id] {
+			return true
+		}
+	}
+	return false
 }

@@ -566,6 +566,7 @@ func (e *actor) takeDown(ctx context.Context, id string, grace time.Duration) er
 			return err
 		}
 	}
+	e.forgetNote(id)
 	return e.host.Remove(ctx, id)
 }
 

@@ -4,6 +4,7 @@
 package onhost
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,10 +31,7 @@ const agentOf = "PINFOLD_TEST_AGENT_OF"
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(agentOf); dir != "" {
 		w := &world{dir: dir}
-		err := reconcile.RunAgent(context.Background(), reconcile.AgentOptions{
-			OpenOptions: w.options("agent"),
-			Ready:       func() { fmt.Println("ready") },
-		})
+		err := reconcile.RunAgent(context.Background(), w.agentOptions())
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -51,11 +49,17 @@ type world struct {
 	ctx   context.Context
 	agent *exec.Cmd
 	reconcile.Service
+
+	program string   // what the agent is; empty: this binary
+	env     []string // more of its environment, see agentOptions
+	log     *os.File // where it writes; nil: standard error
 }
 
 var number atomic.Int32
 
-func newWorld(t *testing.T) *world {
+// newWorld makes one. prepare is called before its agent starts; what it registers
+// for the end happens when everything else is gone.
+func newWorld(t *testing.T, prepare ...func(*world)) *world {
 	t.Helper()
 	t.Parallel()
 	w := &world{T: t, dir: t.TempDir(), ctx: t.Context()}
@@ -64,6 +68,9 @@ func newWorld(t *testing.T) *world {
 	}
 	pool := fmt.Sprintf("10.%d.%d.0/24", 200+os.Getpid()%50, number.Add(1))
 	w.must(os.WriteFile(filepath.Join(w.dir, "pool"), []byte(pool), 0o644))
+	for _, do := range prepare {
+		do(w)
+	}
 	t.Cleanup(w.end)
 	w.serve()
 	return w
@@ -80,13 +87,18 @@ func (w *world) options(verb string) reconcile.OpenOptions {
 // serve starts an agent and waits until it is ready.
 func (w *world) serve() {
 	w.Helper()
-	c := exec.Command("/proc/self/exe")
-	c.Env = append(os.Environ(), agentOf+"="+w.dir)
+	c := exec.Command(cmp.Or(w.program, "/proc/self/exe"))
+	c.Env = append(append(os.Environ(), agentOf+"="+w.dir), w.env...)
 	c.Stderr = os.Stderr
+	if w.log != nil {
+		c.Stderr = w.log
+	}
 	out, err := c.StdoutPipe()
 	w.must(err)
 	w.must(c.Start())
 	w.agent = c
+	slow := time.AfterFunc(2*time.Minute, func() { c.Process.Kill() })
+	defer slow.Stop()
 	word := make([]byte, 6)
 	if _, err := out.Read(word); err != nil || string(word) != "ready\n" {
 		w.Fatalf("the agent said %q, %v", word, err)

@@ -213,7 +213,7 @@ func (w *walk) findSurvivors() {
 	}
 	var strangers []string
 	for id, seen := range w.in.Observed.Instances {
-		if !seen.Alive {
+		if !seen.Alive || seen.Released {
 			continue
 		}
 		if s := recorded[seen.UID]; s != nil && (instanceOf(s) == id || s.CarryFrom == id || slices.Contains(s.Doomed, id)) {
@@ -229,7 +229,7 @@ func (w *walk) findSurvivors() {
 	}
 	slices.Sort(strangers)
 	for _, id := range strangers {
-		w.note("instance " + id + " is alive, but no record knows it; it is left alone")
+		w.note("instance " + id + " is alive, but no record knows it; it is left alone; pinfold gc -dry-run tells more")
 	}
 }
 

@@ -18,6 +18,7 @@ type Observed struct {
 type Seen struct {
 	UID       string
 	Unknown   string // not empty: could not be looked at, and why
+	Released  bool   // it was given up: nobody's survivor, and not to be touched
 	Layer     bool   // the writable layer exists
 	Alive     bool   // its PID 1 lives (identity proven)
 	PID       int

@@ -1,0 +1,134 @@
+package reconcile
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"hash/maphash"
+	"sync"
+	"time"
+
+	"pinfold/reconcile/plan"
+	"pinfold/runtime"
+)
+
+// A note lies beside each instance's files: the sandbox's record and what it
+// stands on, as they were when something of them last changed. Nothing reads it
+// but Rebuild, which makes records of it where the state is lost. So it is written
+// beside the work, and work does not fail by it.
+
+// note is the document.
+type note struct {
+	Version int            `json:"version"`
+	Sandbox *plan.Sandbox  `json:"sandbox"`
+	Network *plan.Network  `json:"network,omitempty"`
+	Volumes []*plan.Volume `json:"volumes,omitempty"`
+	Image   *plan.Image    `json:"image,omitempty"`
+}
+
+const noteVersion = 1
+
+// notes writes them, one after the other.
+type notes struct {
+	mu      sync.Mutex
+	waiting map[string]*plan.Sandbox // by instance
+	writing bool
+	last    map[string]uint64 // of what was written, by instance
+	seed    maphash.Seed
+	pen     sync.Mutex // held while one is written
+}
+
+// note has the records' notes written soon. Close waits for it.
+func (e *Engine) note(records map[string]*plan.Sandbox) {
+	n := &e.notes
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, rec := range records {
+		if rec == nil || rec.Instance == nil {
+			continue
+		}
+		if n.waiting == nil {
+			n.waiting, n.last, n.seed = map[string]*plan.Sandbox{}, map[string]uint64{}, maphash.MakeSeed()
+		}
+		n.waiting[rec.Instance.ID] = rec
+	}
+	if len(n.waiting) > 0 && !n.writing {
+		n.writing = true
+		e.background.Go(e.writeNotes)
+	}
+}
+
+func (e *Engine) writeNotes() {
+	n := &e.notes
+	for {
+		n.pen.Lock()
+		n.mu.Lock()
+		var rec *plan.Sandbox
+		for id, waiting := range n.waiting {
+			rec = waiting
+			delete(n.waiting, id)
+			break
+		}
+		n.writing = rec != nil
+		n.mu.Unlock()
+		if rec == nil {
+			n.pen.Unlock()
+			return
+		}
+		err := e.writeNote(rec)
+		n.pen.Unlock()
+		if err != nil && !errors.Is(err, runtime.ErrNotFound) {
+			e.log.Debug("a note cannot be written", "address", rec.Address, "error", err)
+		}
+	}
+}
+
+func (e *Engine) writeNote(rec *plan.Sandbox) error {
+	id := rec.Instance.ID
+	doc, err := json.Marshal(e.noteOf(rec))
+	if err != nil {
+		return err
+	}
+	sum := maphash.Bytes(e.notes.seed, doc)
+	e.notes.mu.Lock()
+	same := e.notes.last[id] == sum
+	e.notes.mu.Unlock()
+	if same {
+		return nil
+	}
+	if err := e.host.Note(context.Background(), id, doc); err != nil {
+		return err
+	}
+	e.notes.mu.Lock()
+	defer e.notes.mu.Unlock()
+	e.notes.last[id] = sum
+	return nil
+}
+
+// noteOf leaves out what the next look at the host tells anyway.
+func (e *Engine) noteOf(rec *plan.Sandbox) note {
+	c := *rec
+	c.Conditions, c.LastActivity, c.Warned, c.Retry, c.Restarts = nil, time.Time{}, time.Time{}, plan.Retry{}, plan.Retry{}
+	n := note{Version: noteVersion, Sandbox: &c}
+	if rec.Net != nil {
+		n.Network, _ = e.network(rec.Net.Network)
+	}
+	for _, m := range rec.Spec.Mounts {
+		if v, ok := e.volume(m.Volume); ok {
+			n.Volumes = append(n.Volumes, v)
+		}
+	}
+	n.Image, _ = e.image(rec.Spec.Image)
+	return n
+}
+
+// forgetNote is for an instance that is about to be removed: nothing may appear
+// among its files from then on.
+func (e *Engine) forgetNote(id string) {
+	e.notes.pen.Lock()
+	defer e.notes.pen.Unlock()
+	e.notes.mu.Lock()
+	defer e.notes.mu.Unlock()
+	delete(e.notes.last, id)
+	delete(e.notes.waiting, id)
+}
