@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -26,31 +25,34 @@ func create(ctx context.Context, lock lockWait) error {
 	if err := lock.acquireDir(ctx, d); err != nil {
 		return err
 	}
-	if _, err := os.Lstat(lock.path); err == nil {
-		return nil // another process was first
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("cannot look at state %s: %w", lock.path, bare(err))
+	if none, err := missing(lock.path); err != nil || !none {
+		return err // another process was first
 	}
-	fresh := filepath.Join(lock.dir, fileName+".new")
-	if err := os.RemoveAll(fresh); err != nil { // of a creator that was killed
-		return fmt.Errorf("cannot remove half-made state %s: %w", fresh, bare(err))
+	fresh, err := freshPath(lock.dir)
+	if err != nil {
+		return err
 	}
-	if err := build(fresh, time.Now()); err != nil {
+	if err := build(fresh, newUUID(), 0, nil); err != nil {
 		os.Remove(fresh)
 		return explain(lock.path, "create", err)
 	}
-	if err := os.Rename(fresh, lock.path); err != nil {
-		os.Remove(fresh)
-		return explain(lock.path, "create", err)
-	}
-	if err := syncDir(lock.dir); err != nil {
-		return explain(lock.path, "create", err)
-	}
-	return nil
+	_, err = place(lock, fresh)
+	return err
 }
 
-// build writes an empty state of a new lineage to path, in one transaction.
-func build(path string, now time.Time) error {
+// freshPath is where a state.db is built. What lies there is of a creator that was
+// killed: the caller has the directory's lock.
+func freshPath(dir string) (string, error) {
+	fresh := filepath.Join(dir, fileName+".new")
+	if err := os.RemoveAll(fresh); err != nil {
+		return "", fmt.Errorf("cannot remove half-made state %s: %w", fresh, bare(err))
+	}
+	return fresh, nil
+}
+
+// build writes a state to path, in one transaction, empty but for what fill puts
+// there.
+func build(path, lineage string, serial uint64, fill func(Tx) error) error {
 	db, err := bolt.Open(path, 0o600, &bolt.Options{FreelistType: bolt.FreelistMapType, NoStatistics: true})
 	if err != nil {
 		return err
@@ -69,15 +71,18 @@ func build(path string, now time.Time) error {
 			return err
 		}
 		for key, value := range map[string]string{
-			metaLineage: newUUID(),
-			metaSerial:  "0",
-			metaCreated: now.UTC().Format(time.RFC3339Nano),
+			metaLineage: lineage,
+			metaSerial:  strconv.FormatUint(serial, 10),
+			metaCreated: time.Now().UTC().Format(time.RFC3339Nano),
 		} {
 			if err := meta.Put([]byte(key), seal(metaBucket, key, []byte(value))); err != nil {
 				return err
 			}
 		}
-		return nil
+		if fill == nil {
+			return nil
+		}
+		return (&tx{store: &store{path: path}, bolt: t}).run(fill)
 	})
 	return errors.Join(err, db.Close())
 }

@@ -18,6 +18,10 @@ func notState(path string, why error) error {
 	return fmt.Errorf("cannot open state %s: %w: %w; nothing was changed: put a backup in its place, or move it away", path, ErrNotState, why)
 }
 
+func schemaLater(path string, schema int) error {
+	return fmt.Errorf("cannot open state %s: %w: it has schema %d, this pinfold reads schema %d; a newer pinfold wrote it: upgrade pinfold on this host, or use another -state-dir; nothing was changed", path, ErrSchema, schema, Schema)
+}
+
 func damaged(path, what string) error {
 	return fmt.Errorf("cannot read state %s: %w: %s; put a backup in its place", path, ErrDamaged, what)
 }

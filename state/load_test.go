@@ -49,7 +49,7 @@ func BenchmarkLoad(b *testing.B) {
 // BenchmarkBareUpdate is bbolt alone, to hold a lone caller's Update against.
 func BenchmarkBareUpdate(b *testing.B) {
 	path := b.TempDir() + "/bare"
-	if err := build(path, time.Now()); err != nil {
+	if err := build(path, newUUID(), 0, nil); err != nil {
 		b.Fatal(err)
 	}
 	db, err := bolt.Open(path, 0o600, nil)

@@ -23,28 +23,16 @@ const fileName = "state.db"
 // checked before the first byte may be written, so a refused file is never
 // changed: ErrNotState, ErrSchema.
 func Open(ctx context.Context, o Options) (Store, error) {
-	if o.Dir == "" {
-		return nil, errors.New("cannot open state: no state dir given; set -state-dir")
-	}
-	dir, err := filepath.Abs(o.Dir)
+	lock, err := o.prepare(o.ReadOnly)
 	if err != nil {
-		return nil, fmt.Errorf("cannot open state dir %s: %w", o.Dir, err)
-	}
-	path := filepath.Join(dir, fileName)
-	if err := prepareDir(dir, !o.ReadOnly); err != nil {
 		return nil, err
-	}
-	lock := lockWait{path: path, dir: dir, deadline: time.Now().Add(o.Wait), started: time.Now()}
-	if o.Waiting != nil {
-		var once sync.Once
-		lock.waiting = func(h Holder) { once.Do(func() { o.Waiting(h) }) }
 	}
 	f, err := openLocked(ctx, lock, o.ReadOnly)
 	if err != nil {
 		return nil, err
 	}
-	holder := announce(dir, o.Verb)
-	s, err := openBolt(f, path, o)
+	holder := announce(lock.dir, o.Verb)
+	s, err := openBolt(f, lock.path, o)
 	if err != nil {
 		holder.withdraw()
 		release(f)
@@ -52,6 +40,26 @@ func Open(ctx context.Context, o Options) (Store, error) {
 	}
 	s.holder = holder
 	return s, nil
+}
+
+// prepare checks the state dir, or makes it, and tells how long to wait there.
+func (o Options) prepare(readOnly bool) (lockWait, error) {
+	if o.Dir == "" {
+		return lockWait{}, errors.New("cannot open state: no state dir given; set -state-dir")
+	}
+	dir, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return lockWait{}, fmt.Errorf("cannot open state dir %s: %w", o.Dir, err)
+	}
+	if err := prepareDir(dir, !readOnly); err != nil {
+		return lockWait{}, err
+	}
+	lock := lockWait{path: filepath.Join(dir, fileName), dir: dir, deadline: time.Now().Add(o.Wait), started: time.Now()}
+	if o.Waiting != nil {
+		var once sync.Once
+		lock.waiting = func(h Holder) { once.Do(func() { o.Waiting(h) }) }
+	}
+	return lock, nil
 }
 
 // openLocked returns state.db open and locked. It starts again when the path
@@ -191,7 +199,7 @@ func (s *store) identify() error {
 		case err != nil:
 			return notState(s.path, fmt.Errorf("its schema is %.20q, not a number", schema))
 		case n > Schema:
-			return fmt.Errorf("cannot open state %s: %w: it has schema %d, this pinfold reads schema %d; a newer pinfold wrote it: upgrade pinfold on this host, or use another -state-dir; nothing was changed", s.path, ErrSchema, n, Schema)
+			return schemaLater(s.path, n)
 		case n < Schema:
 			return fmt.Errorf("cannot open state %s: %w: it has schema %d, this pinfold reads schema %d and cannot convert it; use the older pinfold that wrote it, or another -state-dir; nothing was changed", s.path, ErrSchema, n, Schema)
 		}

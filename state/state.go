@@ -73,6 +73,9 @@ type Store interface {
 	Lineage() string
 	// Path is the file.
 	Path() string
+	// Verify reads the whole file as it is on disk now. An error says that it could
+	// not be looked at.
+	Verify(check Check) (*Report, error)
 	// Close waits for running transactions and lets the file go. Later calls of
 	// View and Update return ErrClosed; a second Close does nothing.
 	Close() error
@@ -151,6 +154,8 @@ var (
 	ErrDiskFull = errors.New("no space left for the state file")
 	// ErrDamaged: a part of an opened file cannot be read as it was written.
 	ErrDamaged = errors.New("the state file is damaged")
+	// ErrReadable: Rebuild where there is a state that can be read.
+	ErrReadable = errors.New("the state can be read")
 	// ErrReadOnly: Update on a store opened with Options.ReadOnly.
 	ErrReadOnly = errors.New("state is open for reading only")
 	ErrClosed   = errors.New("state is closed")

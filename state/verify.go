@@ -47,20 +47,35 @@ type metaPage struct {
 	txid                 uint64
 }
 
-// verify returns what is wrong with the file, or nil.
+// verify returns what is wrong with the tree of the file, or nil.
 func verify(f *os.File) error {
+	m, err := latest(f)
+	if err != nil {
+		return err
+	}
+	return verifyTree(f, m, nil)
+}
+
+// latest is the meta page of the last commit.
+func latest(f *os.File) (metaPage, error) {
+	fi, err := f.Stat()
+	if err != nil {
+		return metaPage{}, fmt.Errorf("%w: %w", errIO, err)
+	}
+	return newestMeta(f, fi.Size())
+}
+
+// verifyTree returns what is wrong with the tree that hangs on m, and shows visit,
+// if that is not nil, each value in it.
+func verifyTree(f *os.File, m metaPage, visit func(bucket string, key, value []byte)) error {
 	fi, err := f.Stat()
 	if err != nil {
 		return fmt.Errorf("%w: %w", errIO, err)
 	}
-	m, err := newestMeta(f, fi.Size())
-	if err != nil {
-		return err
-	}
 	if fi.Size() < 2*m.pageSize || m.pgid > uint64(fi.Size()/m.pageSize) {
 		return fmt.Errorf("it is cut short: %d bytes of %d", fi.Size(), m.pgid*uint64(m.pageSize))
 	}
-	w := walk{file: f, meta: m, seen: make([]bool, m.pgid)}
+	w := walk{file: f, meta: m, seen: make([]bool, m.pgid), visit: visit}
 	if err := w.all(); err != nil {
 		if errors.Is(err, errIO) {
 			return err
@@ -137,6 +152,9 @@ type walk struct {
 	meta  metaPage
 	seen  []bool   // by page id
 	spare [][]byte // buffers of one page
+
+	visit func(bucket string, key, value []byte) // nil: nobody looks
+	in    string                                 // the bucket that is walked, empty outside of any
 }
 
 func (w *walk) all() error {
@@ -291,10 +309,16 @@ func (w *walk) leaf(page, least, bound []byte, depth int) (last []byte, err erro
 		prev = key
 		switch flags {
 		case 0:
+			if w.visit != nil {
+				w.visit(w.in, key, value)
+			}
 		case bucketElement:
+			outer := w.in
+			w.in += string(key)
 			if err := w.bucket(value, depth); err != nil {
 				return nil, fmt.Errorf("bucket %.40q: %w", key, err)
 			}
+			w.in = outer
 		default:
 			return nil, fmt.Errorf("element %d has flags %#x", i, flags)
 		}
