@@ -101,6 +101,6 @@ func bereft(stateDir string) error {
 		what = "instances of " + some(left.Instances) + ", which may be running,"
 	}
 	return &Error{Kind: Invalid, Message: fmt.Sprintf(
-		"%s is missing, but %s are in %s (lineage %s); put the file back, from a backup if need be, or begin anew beside them with another -state-dir and -run-dir; nothing was changed",
+		"%s is missing, but %s are in %s (lineage %s); put the file back from a backup (pinfold state restore), or make it anew from what is there (pinfold state rebuild), or begin beside them with another -state-dir and -run-dir; nothing was changed",
 		path, what, stateDir, left.Lineage)}
 }

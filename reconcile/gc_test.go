@@ -1,0 +1,287 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pinfold/reconcile/plan"
+	"pinfold/runtime"
+	"pinfold/runtime/sim"
+	"pinfold/state"
+)
+
+const pair = `
+image "base" { source = "host" }
+network "n" { cidr = "10.88.7.0/24" }
+sandbox "a" {
+  image   = image.base
+  command = ["sleep", "inf"]
+  network { name = network.n }
+}
+sandbox "b" {
+  image   = image.base
+  command = ["sleep", "inf"]
+}
+`
+
+func (l *lab) gc(e *Engine, r GCRequest) []Orphan {
+	l.t.Helper()
+	res, err := e.GC(context.Background(), r)
+	if err != nil {
+		l.t.Fatalf("gc: %v", err)
+	}
+	return res.Orphans
+}
+
+// unrecord takes a sandbox's record out of the state behind the engine's back.
+func (l *lab) unrecord(e *Engine, address string) {
+	l.t.Helper()
+	if err := e.store.Update(func(tx state.Tx) error { return tx.Delete(state.Sandboxes, address) }); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// What is in order is no orphan, whatever its phase.
+func TestGCFindsNothingInOrder(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		l := newLab(t, nil)
+		l.main(several)
+		e := l.open("apply")
+		l.apply(e, plan.Options{})
+		l.act(e, "stop", "sandbox.held")
+		l.act(e, "pause", "sandbox.frozen")
+		l.world.ClearOps()
+		if found := l.gc(e, GCRequest{}); len(found) > 0 {
+			t.Errorf("orphans: %+v", found)
+		}
+		if ops := l.writes(); len(ops) > 0 {
+			t.Errorf("gc touched the host: %v", ops)
+		}
+		l.end(e)
+	})
+}
+
+// A create that was cut off is the only thing that goes by itself: the journal
+// proves it half-made.
+func TestGCRemovesWhatTheJournalProvesHalfMade(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		l := newLab(t, nil)
+		l.main(pair)
+		p := l.process("apply", &mortal{})
+		l.world.Fail(sim.OpRemove, "", errors.New("busy"), sim.Before, sim.Always)
+		l.world.Fail(sim.OpStart, "", errors.New("no"), sim.Before, sim.Always)
+		p.Apply(context.Background(), l.request(plan.Options{}), nil, nil) // both fail, and cannot be undone
+		doomed := p.snapshot().Sandboxes["sandbox.a"].Doomed
+		if len(doomed) == 0 {
+			t.Fatal("nothing is half-made")
+		}
+		p.bury(t)
+		e := l.open("apply")
+		l.world.ClearOps()
+		dry := l.gc(e, GCRequest{DryRun: true})
+		if !slices.ContainsFunc(dry, func(o Orphan) bool { return o.ID == doomed[0] && o.Action == OrphanWouldRemove }) {
+			t.Errorf("a dry run says %+v", dry)
+		}
+		if ops := l.writes(); len(ops) > 0 {
+			t.Errorf("a dry run touched the host: %v", ops)
+		}
+		still := l.gc(e, GCRequest{})
+		if !slices.ContainsFunc(still, func(o Orphan) bool { return o.ID == doomed[0] && o.Action == OrphanReported }) {
+			t.Errorf("what cannot be removed: %+v", still)
+		}
+		l.world.ClearFaults()
+		gone := l.gc(e, GCRequest{})
+		if !slices.ContainsFunc(gone, func(o Orphan) bool { return o.ID == doomed[0] && o.Action == OrphanRemoved }) {
+			t.Errorf("gc says %+v", gone)
+		}
+		if _, there, err := e.host.Inspect(context.Background(), doomed[0]); there || err != nil {
+			t.Errorf("%s is still there, %v", doomed[0], err)
+		}
+		if found := l.gc(e, GCRequest{}); len(found) > 0 {
+			t.Errorf("a second gc says %+v", found)
+		}
+		l.apply(e, plan.Options{})
+		l.tidy(e)
+		l.end(e)
+	})
+}
+
+// A live instance without a record is reported and never ended; one without a
+// process goes when it is named, a released one never.
+func TestGCReportsWhatHasNoRecord(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		l := newLab(t, nil)
+		l.main(pair)
+		e := l.open("apply")
+		l.apply(e, plan.Options{})
+		a, b := sandboxID(e, "sandbox.a"), sandboxID(e, "sandbox.b")
+		network, _ := e.network("network.n")
+		l.unrecord(e, "sandbox.a")
+		l.unrecord(e, "sandbox.b")
+		l.close(e)
+		e = l.open("apply")
+		ctx := context.Background()
+		if err := e.host.Release(ctx, b); err != nil {
+			t.Fatal(err)
+		}
+		l.world.ClearOps()
+		find := func(id string) *Orphan {
+			found := l.gc(e, GCRequest{})
+			if i := slices.IndexFunc(found, func(o Orphan) bool { return o.ID == id }); i >= 0 {
+				return &found[i]
+			}
+			return nil
+		}
+		if o := find(a); o == nil || !o.Live || o.Address != "sandbox.a" || o.Action != OrphanReported {
+			t.Errorf("the live one: %+v", o)
+		}
+		if o := find(b); o == nil || !o.Released || o.Action != OrphanKept {
+			t.Errorf("the released one: %+v", o)
+		}
+		for id, words := range map[string]string{a: "it lives", b: "was released", network.ID: "no orphan", "0123456789ab": "no orphan"} {
+			_, err := e.GC(ctx, GCRequest{Remove: []string{id}})
+			l.refused(err, Invalid, words)
+		}
+		if ops := l.writes(); len(ops) > 0 {
+			t.Errorf("reporting touched the host: %v", ops)
+		}
+		l.world.Kill(a)
+		if o := find(a); o == nil || o.Live || o.Action != OrphanReported {
+			t.Errorf("the dead one: %+v", o)
+		}
+		if found := l.gc(e, GCRequest{Remove: []string{a}, DryRun: true}); !slices.ContainsFunc(found, func(o Orphan) bool { return o.ID == a && o.Action == OrphanWouldRemove }) {
+			t.Errorf("a dry run of its removal: %+v", found)
+		}
+		l.gc(e, GCRequest{Remove: []string{a}})
+		if o := find(a); o != nil {
+			t.Errorf("removed and yet %+v", o)
+		}
+		if got := l.events(e, "sandbox.a"); !slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, "gc") }) {
+			t.Errorf("history has %v", got)
+		}
+		if s, there, err := e.host.Inspect(ctx, b); !there || err != nil || !s.Alive {
+			t.Errorf("the released one is %+v, %v", s, err)
+		}
+		l.world.KillMain(b, 9)
+		if err := e.host.Remove(ctx, b); err != nil {
+			t.Fatal(err)
+		}
+		l.end(e)
+	})
+}
+
+// A live instance of a sandbox that was released is nobody's survivor.
+func TestAReleasedInstanceIsNoSurvivor(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		l := newLab(t, nil)
+		l.twins = true
+		l.main(pair)
+		e := l.open("apply")
+		l.apply(e, plan.Options{})
+		ctx := context.Background()
+		rec := e.current("sandbox.b")
+		released := rec.Instance.ID
+		if err := e.host.Release(ctx, released); err != nil {
+			t.Fatal(err)
+		}
+		c := copySandbox(rec)
+		c.Instance = nil
+		if err := e.as(byApply).commit((&write{}).sandbox(c)); err != nil {
+			t.Fatal(err)
+		}
+		l.apply(e, plan.Options{})
+		if now := sandboxID(e, "sandbox.b"); now == released {
+			t.Error("the record was bound to what had been released")
+		}
+		if s, _, err := e.host.Inspect(ctx, released); err != nil || !s.Alive {
+			t.Errorf("the released one is %+v, %v", s, err)
+		}
+		l.world.KillMain(released, 9)
+		if err := e.host.Remove(ctx, released); err != nil {
+			t.Fatal(err)
+		}
+		l.end(e)
+	})
+}
+
+// What is on record and nowhere on the host is said; plan and agent mend it.
+func TestGCTellsOfHollowRecords(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		l := newLab(t, nil)
+		l.main(several)
+		e := l.open("apply")
+		l.apply(e, plan.Options{})
+		ctx := context.Background()
+		n, _ := e.network("network.n")
+		v, _ := e.volume("volume.spare")
+		id := sandboxID(e, "sandbox.frozen")
+		l.world.BreakNetwork(n.ID, "bridge")
+		for _, err := range []error{e.host.RemoveVolume(ctx, v.ID), e.host.Remove(ctx, id)} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		var got []string
+		for _, o := range l.gc(e, GCRequest{}) {
+			if o.Kind != "record" || o.Action != OrphanReported || o.Found == "" || o.Hint == "" {
+				t.Errorf("gc has %+v", o)
+			}
+			got = append(got, o.Address)
+		}
+		if want := []string{"network.n", "sandbox.frozen", "volume.spare"}; !slices.Equal(got, want) {
+			t.Errorf("hollow are %v, want %v", got, want)
+		}
+		sleep(time.Hour)
+		l.apply(e, plan.Options{})
+		l.nothingToDo(e)
+		if found := l.gc(e, GCRequest{}); len(found) > 0 {
+			t.Errorf("after an apply: %+v", found)
+		}
+		l.end(e)
+	})
+}
+
+// The agent tells once of what it finds without a record, and leaves it alone.
+func TestTheAgentTellsOfOrphans(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		l := newLab(t, nil)
+		l.main(pair)
+		e := l.open("apply")
+		l.apply(e, plan.Options{})
+		a := sandboxID(e, "sandbox.a")
+		l.unrecord(e, "sandbox.a")
+		l.close(e)
+		e = l.open("agent")
+		if err := e.host.EnsureVolume(context.Background(), runtime.Volume{ID: "0123456789ab"}); err != nil {
+			t.Fatal(err)
+		}
+		l.world.ClearOps()
+		k := l.keep(e)
+		sleep(5 * time.Minute)
+		k.stop()
+		if ops := l.writes(); len(ops) > 0 {
+			t.Errorf("the agent touched the host: %v", ops)
+		}
+		for _, address := range []string{"sandbox.a", "volume 0123456789ab"} {
+			told := 0
+			for _, ev := range l.events(e, address) {
+				if strings.Contains(ev, "orphan") {
+					told++
+				}
+			}
+			if told != 1 {
+				t.Errorf("%s: told of %d times: %v", address, told, l.events(e, address))
+			}
+		}
+		if s, _, err := e.host.Inspect(context.Background(), a); err != nil || !s.Alive {
+			t.Errorf("the orphan is %+v, %v", s, err)
+		}
+		l.world.Kill(a)
+		l.gc(e, GCRequest{Remove: []string{a, "0123456789ab"}})
+		l.end(e)
+	})
+}
