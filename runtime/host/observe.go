@@ -271,7 +271,11 @@ func (h *Host) missing(rec record, known bool, s runtime.InstanceState, tree *cg
 	if !cgroup {
 		missing = append(missing, "cgroup")
 	}
-	if !s.Layer {
+	mounted, err := h.mounted(rec.Instance, id, s.Process.PID)
+	if err != nil {
+		return nil, err
+	}
+	if !s.Layer || !mounted {
 		missing = append(missing, "rootfs")
 	}
 	bound, err := h.netnsBound(id, s.Process.PID)
