@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pinfold/runtime"
+	"pinfold/runtime/failpoint"
 )
 
 // cgroupTree is where our cgroups are in each hierarchy. On cgroup v2 the only
@@ -216,7 +217,8 @@ func (t *cgroupTree) freeze(id string, state cgroups.FreezerState) error {
 // version 1 delivers the signal only at the thaw, so all get theirs before it.
 func (t *cgroupTree) killAll(id string) error {
 	if t.v2 {
-		err := os.WriteFile(filepath.Join(t.dir(id, ""), "cgroup.kill"), []byte("1"), 0)
+		file := filepath.Join(t.dir(id, ""), "cgroup.kill")
+		err := failpoint.Step("host.cgroup.kill", func() error { return os.WriteFile(file, []byte("1"), 0) })
 		if err == nil || errors.Is(err, unix.ENODEV) {
 			return nil
 		}
@@ -230,7 +232,8 @@ func (t *cgroupTree) killAll(id string) error {
 		return fmt.Errorf("cannot list the processes of instance %s: %w", id, err)
 	}
 	for _, pid := range pids {
-		if err := unix.Kill(pid, unix.SIGKILL); err != nil && err != unix.ESRCH {
+		err := failpoint.Step("host.cgroup.signal", func() error { return unix.Kill(pid, unix.SIGKILL) })
+		if err != nil && err != unix.ESRCH {
 			return fmt.Errorf("cannot kill process %d of instance %s: %w", pid, id, err)
 		}
 	}
@@ -238,7 +241,10 @@ func (t *cgroupTree) killAll(id string) error {
 	if err != nil || !frozen || t.v2 {
 		return err
 	}
-	return t.freeze(id, cgroups.Thawed)
+	if err := failpoint.Step("host.cgroup.thaw", func() error { return t.freeze(id, cgroups.Thawed) }); err != nil {
+		return fmt.Errorf("cannot thaw the killed processes of instance %s: %w", id, err)
+	}
+	return nil
 }
 
 // remove removes the cgroup, waiting up to bound for the kernel to be done with
@@ -255,6 +261,9 @@ func (t *cgroupTree) remove(id string, bound time.Duration) error {
 		if last == nil {
 			return nil
 		}
+		if !errors.Is(last, unix.EBUSY) {
+			return fmt.Errorf("cannot remove the cgroup of instance %s: %w", id, last)
+		}
 		if time.Now().After(deadline) {
 			return fmt.Errorf("cannot remove the cgroup of instance %s: %w: %w", id, last, runtime.ErrBusy)
 		}
@@ -265,16 +274,15 @@ func (t *cgroupTree) remove(id string, bound time.Duration) error {
 // removeCgroup removes one directory and the empty ones the workload or its
 // init system may have made below it.
 func removeCgroup(path string) error {
-	err := unix.Rmdir(path)
-	if err == nil || err == unix.ENOENT {
-		return nil
+	if err := rmdirCgroup(path); !errors.Is(err, unix.EBUSY) {
+		return err
 	}
-	entries, rerr := os.ReadDir(path)
-	if rerr != nil {
-		if errors.Is(rerr, os.ErrNotExist) {
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		if errors.Is(err, os.ErrNotExist) {
 			return nil
 		}
-		return rerr
+		return err
 	}
 	for _, e := range entries {
 		if e.IsDir() {
@@ -283,10 +291,16 @@ func removeCgroup(path string) error {
 			}
 		}
 	}
-	if err := unix.Rmdir(path); err != nil && err != unix.ENOENT {
-		return &os.PathError{Op: "rmdir", Path: path, Err: err}
+	return rmdirCgroup(path)
+}
+
+// rmdirCgroup removes one directory. EBUSY when processes or directories are in it.
+func rmdirCgroup(path string) error {
+	err := failpoint.Step("host.cgroup.remove", func() error { return unix.Rmdir(path) })
+	if err == nil || err == unix.ENOENT || err == unix.ENODEV {
+		return nil
 	}
-	return nil
+	return &os.PathError{Op: "rmdir", Path: path, Err: err}
 }
 
 // removeParent removes the parent where it is empty, and tells whether it is gone in
@@ -298,7 +312,7 @@ func (t *cgroupTree) removeParent() (gone bool, err error) {
 		t.removeAnteroom()
 	}
 	for _, p := range t.paths {
-		err := unix.Rmdir(p)
+		err := failpoint.Step("host.parent.remove", func() error { return unix.Rmdir(p) })
 		if err == nil || err == unix.ENOENT {
 			continue
 		}
@@ -389,7 +403,7 @@ func (t *cgroupTree) setLimits(id string, l runtime.Limits, started bool) error 
 	if !started {
 		r.PidsLimit = nil
 	}
-	if err := m.Set(r); err != nil {
+	if err := failpoint.Step("host.limits.set", func() error { return m.Set(r) }); err != nil {
 		return fmt.Errorf("cannot set the limits of instance %s: %w", id, err)
 	}
 	return nil

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pinfold/runtime"
+	"pinfold/runtime/failpoint"
 )
 
 // A copy works beside a workload that may be hostile and changes the tree as it
@@ -247,7 +248,9 @@ func (h *Host) atRest(ctx context.Context, in runtime.Instance, f func(context.C
 		}
 		at, base := h.stage.rootfs(staged.ID), int(in.IDs.Base)
 		if err == nil && in.ReadOnlyRoot {
-			err = unix.MountSetattr(unix.AT_FDCWD, at, 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
+			err = failpoint.Step("host.copy.protect", func() error {
+				return unix.MountSetattr(unix.AT_FDCWD, at, 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
+			})
 		}
 		if err == nil {
 			root, err = openRoot(at, base, base)

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"pinfold/runtime/failpoint"
 )
 
 // unpacker writes a tar into a directory.
@@ -185,7 +187,7 @@ func (u *unpacker) directory(rel string) (*os.File, error) {
 	}
 	made, err := u.mkdir(parent, path.Base(rel))
 	if err == nil {
-		err = unix.Chmod(fdPath(made), 0o755)
+		err = failpoint.Step("host.copy.open", func() error { return unix.Chmod(fdPath(made), 0o755) })
 		made.Close()
 	}
 	if err != nil && !errors.Is(err, unix.EEXIST) {
@@ -196,7 +198,7 @@ func (u *unpacker) directory(rel string) (*os.File, error) {
 
 // mkdir makes a directory and opens it (O_PATH).
 func (u *unpacker) mkdir(parent *os.File, name string) (*os.File, error) {
-	if err := unix.Mkdirat(int(parent.Fd()), name, 0o700); err != nil {
+	if err := failpoint.Step("host.copy.mkdir", func() error { return unix.Mkdirat(int(parent.Fd()), name, 0o700) }); err != nil {
 		return nil, err
 	}
 	return u.made(parent, name, unix.S_IFDIR)
@@ -266,13 +268,16 @@ func (u *unpacker) dir(parent *os.File, rel string, head *tar.Header) error {
 // own gives an open file (O_PATH will do) the archive's owner and mode.
 func (u *unpacker) own(f *os.File, head *tar.Header) error {
 	uid, gid := int(u.t.ids.Base)+head.Uid, int(u.t.ids.Base)+head.Gid
-	if err := unix.Fchownat(int(f.Fd()), "", uid, gid, unix.AT_EMPTY_PATH); err != nil {
+	err := failpoint.Step("host.copy.own", func() error { return unix.Fchownat(int(f.Fd()), "", uid, gid, unix.AT_EMPTY_PATH) })
+	if err != nil {
 		return fmt.Errorf("cannot give it to %d:%d: %w", head.Uid, head.Gid, err)
 	}
 	if head.Typeflag == tar.TypeSymlink {
 		return nil
 	}
-	if err := unix.Chmod(fdPath(f), uint32(head.Mode)&0o7777); err != nil { // after the owner, which clears set-id bits
+	// After the owner, which clears set-id bits.
+	err = failpoint.Step("host.copy.mode", func() error { return unix.Chmod(fdPath(f), uint32(head.Mode)&0o7777) })
+	if err != nil {
 		return fmt.Errorf("cannot set its mode: %w", err)
 	}
 	return nil
@@ -283,7 +288,9 @@ func setTime(f *os.File, at time.Time) error {
 	if err != nil {
 		return fmt.Errorf("its time %s cannot be set: %w", at, err)
 	}
-	err = unix.UtimesNanoAt(int(f.Fd()), "", []unix.Timespec{ts, ts}, unix.AT_EMPTY_PATH)
+	err = failpoint.Step("host.copy.time", func() error {
+		return unix.UtimesNanoAt(int(f.Fd()), "", []unix.Timespec{ts, ts}, unix.AT_EMPTY_PATH)
+	})
 	if err != nil {
 		return fmt.Errorf("cannot set its time: %w", err)
 	}
@@ -298,7 +305,7 @@ func (u *unpacker) put(parent *os.File, name string, head *tar.Header, data io.R
 	beside := ".pinfold-" + strings.ToLower(rand.Text())
 	defer func() {
 		// Renaming one name of a file onto another leaves both.
-		uerr := unix.Unlinkat(int(parent.Fd()), beside, 0)
+		uerr := failpoint.Step("host.copy.unlink", func() error { return unix.Unlinkat(int(parent.Fd()), beside, 0) })
 		if err == nil && uerr != nil && uerr != unix.ENOENT {
 			err = uerr
 		}
@@ -307,11 +314,13 @@ func (u *unpacker) put(parent *os.File, name string, head *tar.Header, data io.R
 	case tar.TypeLink:
 		err = u.link(parent, beside, head.Linkname)
 	case tar.TypeSymlink:
-		if err = unix.Symlinkat(head.Linkname, int(parent.Fd()), beside); err == nil {
+		err = failpoint.Step("host.copy.symlink", func() error { return unix.Symlinkat(head.Linkname, int(parent.Fd()), beside) })
+		if err == nil {
 			err = u.finish(parent, beside, unix.S_IFLNK, head)
 		}
 	case tar.TypeFifo:
-		if err = unix.Mknodat(int(parent.Fd()), beside, unix.S_IFIFO|0o600, 0); err == nil {
+		err = failpoint.Step("host.copy.fifo", func() error { return unix.Mknodat(int(parent.Fd()), beside, unix.S_IFIFO|0o600, 0) })
+		if err == nil {
 			err = u.finish(parent, beside, unix.S_IFIFO, head)
 		}
 	default:
@@ -321,7 +330,7 @@ func (u *unpacker) put(parent *os.File, name string, head *tar.Header, data io.R
 		err = replaceable(parent, name)
 	}
 	if err == nil {
-		err = unix.Renameat(int(parent.Fd()), beside, int(parent.Fd()), name)
+		err = failpoint.Step("host.copy.place", func() error { return unix.Renameat(int(parent.Fd()), beside, int(parent.Fd()), name) })
 	}
 	return err
 }
@@ -358,12 +367,17 @@ func (u *unpacker) finish(parent *os.File, name string, kind uint32, head *tar.H
 }
 
 func (u *unpacker) file(parent *os.File, name string, head *tar.Header, data io.Reader) error {
-	fd, err := unix.Openat(int(parent.Fd()), name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	f, err := failpoint.Get("host.copy.make", func() (*os.File, error) {
+		fd, err := unix.Openat(int(parent.Fd()), name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+		return os.NewFile(uintptr(fd), name), err // none for a negative one
+	})
 	if err != nil {
 		return err
 	}
-	f := os.NewFile(uintptr(fd), name)
-	_, err = io.CopyBuffer(struct{ io.Writer }{f}, data, u.buf)
+	err = failpoint.Step("host.copy.write", func() error {
+		_, err := io.CopyBuffer(struct{ io.Writer }{f}, data, u.buf)
+		return err
+	})
 	if err == nil {
 		err = u.own(f, head)
 	}
@@ -391,7 +405,7 @@ func (u *unpacker) link(parent *os.File, name, to string) error {
 	if err != nil {
 		return err
 	}
-	err = unix.Linkat(int(f.Fd()), "", int(parent.Fd()), name, unix.AT_EMPTY_PATH)
+	err = failpoint.Step("host.copy.link", func() error { return unix.Linkat(int(f.Fd()), "", int(parent.Fd()), name, unix.AT_EMPTY_PATH) })
 	if errors.Is(err, unix.EXDEV) {
 		return fmt.Errorf("it is a link to %s, which lies on another mount", to)
 	}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pinfold/runtime"
+	"pinfold/runtime/failpoint"
 )
 
 // undo is a list of releases, run backwards.
@@ -23,12 +24,15 @@ type undo []func() error
 
 func (u *undo) add(f func() error) { *u = append(*u, f) }
 
+// run ends with the first that fails: what was made before stands for as long as what
+// was made of it.
 func (u undo) run() error {
-	var errs []error
 	for _, f := range slices.Backward(u) {
-		errs = append(errs, f())
+		if err := f(); err != nil {
+			return err
+		}
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // Create implements runtime.Host. Called again for an instance that lives, it
@@ -111,11 +115,12 @@ func (h *Host) Create(ctx context.Context, in runtime.Instance) (p runtime.Proce
 		return p, err
 	}
 	t = time.Now()
-	if err := os.Rename(h.outcomePath(in.ID)+".next", h.outcomePath(in.ID)); err != nil {
+	err = failpoint.Step("host.outcome.place", func() error { return os.Rename(h.outcomePath(in.ID)+".next", h.outcomePath(in.ID)) })
+	if err != nil {
 		return p, fmt.Errorf("cannot put the outcome file of instance %s in place: %w", in.ID, err)
 	}
 	if layer.carried {
-		if err := h.saveRecord(in, ""); err != nil {
+		if err := failpoint.Step("host.carry.end", func() error { return h.saveRecord(in, "") }); err != nil {
 			return p, err
 		}
 	}
@@ -123,7 +128,10 @@ func (h *Host) Create(ctx context.Context, in runtime.Instance) (p runtime.Proce
 	if err != nil {
 		return p, err
 	}
-	if err := h.saveProcess(in.ID, processRecord{Process: p, Mark: in.Mark, Netns: ns}); err != nil {
+	err = failpoint.Step("host.process.settle", func() error {
+		return h.saveProcess(in.ID, processRecord{Process: p, Mark: in.Mark, Netns: ns})
+	})
+	if err != nil {
 		return p, err
 	}
 	h.phase("record", t)
@@ -198,71 +206,124 @@ func (h *Host) makeLayer(in runtime.Instance, known bool, rec record, u *undo) (
 	case had && rec.Instance.IDs != in.IDs:
 		return l, fmt.Errorf("the writable layer of instance %s belongs to ids from %d, not from %d; replace the sandbox", in.ID, rec.Instance.IDs.Base, in.IDs.Base)
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	carrying := ""
+	if had {
+		carrying = rec.Carrying
+		u.add(func() error { return h.restoreLayer(in.ID, known, rec) })
+	} else {
+		u.add(func() error { return h.unmakeLayer(in.ID, carrying) })
+	}
+	if err := failpoint.Step("host.instance.make", func() error { return os.MkdirAll(dir, 0o700) }); err != nil {
 		return l, fmt.Errorf("cannot make the directory of instance %s: %w", in.ID, err)
 	}
-	if !had {
-		u.add(func() error { return h.forget(in.ID) })
-	} else {
-		u.add(func() error {
-			os.Remove(h.outcomePath(in.ID) + ".next")
-			if known {
-				return h.saveRecord(rec.Instance, rec.Carrying)
-			}
-			return nil
-		})
-	}
-	carrying := ""
 	if !had && in.CarryFrom != "" {
-		if carrying, err = h.carry(in, u); err != nil {
+		ok, err := h.mayCarry(in)
+		if err != nil {
 			return l, err
 		}
-	} else if had {
-		carrying = rec.Carrying
+		if ok {
+			carrying = in.CarryFrom
+			if err := h.carry(in); err != nil {
+				return l, err
+			}
+		}
 	}
 	// Not waiting for the disk, which would make every start slower by some
 	// milliseconds: what a power cut soon after leaves of it counts as damaged.
-	if err := h.putRecord(in, carrying); err != nil {
+	if err := failpoint.Step("host.record.put", func() error { return h.putRecord(in, carrying) }); err != nil {
 		return l, err
 	}
-	base := int(in.IDs.Base)
-	if err := os.Mkdir(upper, 0o755); err == nil {
-		// The layer's own root is what sandboxes see of the root's attributes.
-		if err := os.Chmod(upper, 0o755); err != nil {
-			return l, err
-		}
-		if err := os.Lchown(upper, base, base); err != nil {
-			return l, err
-		}
-	} else if !errors.Is(err, os.ErrExist) {
-		return l, fmt.Errorf("cannot make the writable layer of instance %s: %w", in.ID, err)
-	}
-	// What an earlier mount left in the work directory means nothing to a new one.
-	work := filepath.Join(dir, "work")
-	if had || carrying != "" {
-		if err := os.RemoveAll(work); err != nil {
-			return l, fmt.Errorf("cannot clear the work directory of instance %s: %w", in.ID, err)
+	l = layer{fresh: !had && carrying == "", carried: carrying != ""}
+	if l.fresh {
+		if err := makeUpper(upper, int(in.IDs.Base)); err != nil {
+			return l, fmt.Errorf("cannot make the writable layer of instance %s: %w", in.ID, err)
 		}
 	}
-	if err := os.MkdirAll(work, 0o700); err != nil {
+	if err := makeWork(filepath.Join(dir, "work"), int(in.IDs.Base), !l.fresh); err != nil {
 		return l, fmt.Errorf("cannot make the work directory of instance %s: %w", in.ID, err)
 	}
-	if err := os.Lchown(work, base, base); err != nil {
-		return l, err
-	}
 	run := h.runDir(in.ID)
-	if err := os.MkdirAll(run, 0o700); err != nil {
+	u.add(func() error { return h.removeRun(in.ID) })
+	if err := makeRun(run); err != nil {
 		return l, fmt.Errorf("cannot make the run directory of instance %s: %w", in.ID, err)
 	}
-	u.add(func() error { return os.RemoveAll(run) })
+	return l, nil
+}
+
+// unmakeLayer undoes what a Create that fails has made of a writable layer where it
+// found none.
+func (h *Host) unmakeLayer(id, carrying string) error {
+	if carrying != "" {
+		if err := h.giveBack(id, carrying); err != nil {
+			return err
+		}
+	}
+	return h.forget(id)
+}
+
+// restoreLayer undoes what a Create that fails has done to a writable layer which
+// it found.
+func (h *Host) restoreLayer(id string, known bool, rec record) error {
+	err := failpoint.Step("host.outcome.discard", func() error { return os.Remove(h.outcomePath(id) + ".next") })
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	if known {
+		err = errors.Join(err, failpoint.Step("host.record.restore", func() error { return h.saveRecord(rec.Instance, rec.Carrying) }))
+	}
+	return err
+}
+
+// makeUpper makes the directory of a new writable layer, which the ids from base own.
+// Its attributes are what sandboxes see of their root. It has its name only when it has
+// all of them: what bears the name is taken for a layer with files in it.
+func makeUpper(upper string, base int) error {
+	tmp := upper + ".new"
+	err := failpoint.Step("host.layer.make", func() error { return os.Mkdir(tmp, 0o755) })
+	if errors.Is(err, os.ErrExist) {
+		err = nil // of one that was cut off here
+	}
+	if err == nil {
+		err = failpoint.Step("host.layer.mode", func() error { return os.Chmod(tmp, 0o755) })
+	}
+	if err == nil {
+		err = failpoint.Step("host.layer.own", func() error { return os.Lchown(tmp, base, base) })
+	}
+	if err == nil {
+		err = failpoint.Step("host.layer.place", func() error { return os.Rename(tmp, upper) })
+	}
+	return err
+}
+
+// makeWork makes the directory that overlayfs wants beside a layer. What an earlier
+// mount left in it means nothing to a new one.
+func makeWork(work string, base int, used bool) error {
+	if used {
+		if err := failpoint.Step("host.work.clear", func() error { return os.RemoveAll(work) }); err != nil {
+			return err
+		}
+	}
+	if err := failpoint.Step("host.work.make", func() error { return os.MkdirAll(work, 0o700) }); err != nil {
+		return err
+	}
+	return failpoint.Step("host.work.own", func() error { return os.Lchown(work, base, base) })
+}
+
+// makeRun makes an instance's run directory with the pipe on which PID 1 tells how
+// starting the command went.
+func makeRun(run string) error {
+	if err := failpoint.Step("host.run.make", func() error { return os.MkdirAll(run, 0o700) }); err != nil {
+		return err
+	}
 	status := filepath.Join(run, "status")
-	if err := os.Remove(status); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return l, err
+	err := failpoint.Step("host.status.clear", func() error { return os.Remove(status) })
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
 	}
-	if err := unix.Mkfifo(status, 0o600); err != nil {
-		return l, &os.PathError{Op: "mkfifo", Path: status, Err: err}
+	if err := failpoint.Step("host.status.make", func() error { return unix.Mkfifo(status, 0o600) }); err != nil {
+		return &os.PathError{Op: "mkfifo", Path: status, Err: err}
 	}
-	return layer{fresh: !had && carrying == "", carried: carrying != ""}, nil
+	return nil
 }
 
 // checkOwner stands in for a record that is lost: the layer's root belongs to the
@@ -278,14 +339,14 @@ func checkOwner(upper string, r runtime.IDRange) error {
 	return nil
 }
 
-// carry moves the writable layer and log of another instance here. It returns
-// whose they are until Create has succeeded, "" when there was nothing to move.
-func (h *Host) carry(in runtime.Instance, u *undo) (from string, err error) {
+// mayCarry tells whether there is a writable layer to take over from another instance.
+// One that must not be taken is an error.
+func (h *Host) mayCarry(in runtime.Instance) (bool, error) {
 	old := filepath.Join(h.instanceDir(in.CarryFrom), "upper")
 	if _, err := os.Lstat(old); errors.Is(err, os.ErrNotExist) {
-		return "", nil
+		return false, nil
 	} else if err != nil {
-		return "", fmt.Errorf("cannot carry over the files of instance %s: %w", in.CarryFrom, err)
+		return false, fmt.Errorf("cannot carry over the files of instance %s: %w", in.CarryFrom, err)
 	}
 	rec, err := h.loadRecord(in.CarryFrom)
 	damaged := errors.Is(err, errDamaged)
@@ -293,36 +354,43 @@ func (h *Host) carry(in runtime.Instance, u *undo) (from string, err error) {
 		err = checkOwner(old, in.IDs)
 	}
 	if err != nil {
-		return "", fmt.Errorf("cannot carry over the files of instance %s: %w", in.CarryFrom, err)
+		return false, fmt.Errorf("cannot carry over the files of instance %s: %w", in.CarryFrom, err)
 	}
 	if !damaged && rec.Instance.Mark.UID != in.Mark.UID {
-		return "", fmt.Errorf("cannot carry over the files of instance %s, it is sandbox %s's: %w", in.CarryFrom, rec.Instance.Mark.UID, runtime.ErrForeign)
+		return false, fmt.Errorf("cannot carry over the files of instance %s, it is sandbox %s's: %w", in.CarryFrom, rec.Instance.Mark.UID, runtime.ErrForeign)
 	}
 	if !damaged && rec.Instance.IDs != in.IDs {
-		return "", fmt.Errorf("cannot carry over the files of instance %s: they belong to ids from %d, not from %d", in.CarryFrom, rec.Instance.IDs.Base, in.IDs.Base)
+		return false, fmt.Errorf("cannot carry over the files of instance %s: they belong to ids from %d, not from %d", in.CarryFrom, rec.Instance.IDs.Base, in.IDs.Base)
 	}
 	p, err := h.loadProcess(in.CarryFrom)
 	if err != nil {
-		return "", err
+		return false, err
 	}
 	if ok, err := h.alive(p.Process); err != nil || ok {
 		if err == nil {
 			err = fmt.Errorf("cannot carry over the files of instance %s while it runs; stop it first: %w", in.CarryFrom, runtime.ErrBusy)
 		}
-		return "", err
+		return false, err
 	}
+	return true, nil
+}
+
+// carry moves the writable layer and log of another instance here. They are its until
+// Create has succeeded.
+func (h *Host) carry(in runtime.Instance) error {
 	// The record first: whoever finds the layer here must know whose it was.
-	if err := h.saveRecord(in, in.CarryFrom); err != nil {
-		return "", err
+	if err := failpoint.Step("host.carry.begin", func() error { return h.saveRecord(in, in.CarryFrom) }); err != nil {
+		return err
 	}
-	u.add(func() error { return h.giveBack(in.ID, in.CarryFrom) })
 	for _, name := range []string{"log", "upper"} { // upper last: it says that all is here
-		err := os.Rename(filepath.Join(h.instanceDir(in.CarryFrom), name), filepath.Join(h.instanceDir(in.ID), name))
+		err := failpoint.Step("host.carry.move", func() error {
+			return os.Rename(filepath.Join(h.instanceDir(in.CarryFrom), name), filepath.Join(h.instanceDir(in.ID), name))
+		})
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return "", fmt.Errorf("cannot carry over the files of instance %s: %w", in.CarryFrom, err)
+			return fmt.Errorf("cannot carry over the files of instance %s: %w", in.CarryFrom, err)
 		}
 	}
-	return in.CarryFrom, nil
+	return nil
 }
 
 // giveBack undoes carry, as far as the other instance still exists without a
@@ -336,7 +404,8 @@ func (h *Host) giveBack(id, from string) error {
 		if _, err := os.Lstat(target); err == nil {
 			continue
 		}
-		if err := os.Rename(filepath.Join(h.instanceDir(id), name), target); err != nil && !errors.Is(err, os.ErrNotExist) {
+		err := failpoint.Step("host.carry.return", func() error { return os.Rename(filepath.Join(h.instanceDir(id), name), target) })
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("cannot give the files of instance %s back: %w", from, err)
 		}
 	}
@@ -378,13 +447,17 @@ func (h *Host) forget(id string) error {
 	delete(h.records, id)
 	h.mu.Unlock()
 	h.writing.Lock()
-	err := os.Remove(h.recordPath(id)) // from now on nobody writes there
+	// From now on nobody writes there.
+	err := failpoint.Step("host.record.remove", func() error { return os.Remove(h.recordPath(id)) })
 	h.writing.Unlock()
 	if errors.Is(err, os.ErrNotExist) {
 		err = nil
 	}
 	if err == nil {
-		err = os.RemoveAll(h.instanceDir(id))
+		err = failpoint.Step("host.layer.remove", func() error { return os.RemoveAll(filepath.Join(h.instanceDir(id), "upper")) })
+	}
+	if err == nil {
+		err = failpoint.Step("host.instance.remove", func() error { return os.RemoveAll(h.instanceDir(id)) })
 	}
 	if err != nil {
 		return fmt.Errorf("cannot remove the files of instance %s: %w", id, err)

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pinfold/runtime"
+	"pinfold/runtime/failpoint"
 	"pinfold/runtime/host/starter"
 )
 
@@ -97,13 +98,18 @@ func (h *Host) Exec(ctx context.Context, id string, e runtime.Exec) (runtime.Exe
 			return err
 		}
 		// libcontainer starts its helper in the root's place of old.
-		if err := os.MkdirAll(h.stage.rootfs(id), 0o755); err != nil {
+		err = failpoint.Step("host.exec.place", func() error { return os.MkdirAll(h.stage.rootfs(id), 0o755) })
+		if err != nil {
 			return err
 		}
 		defer h.stage.clear(id)
-		return starter.Within(h.enterBound, c, process)
+		return failpoint.Step("host.exec.start", func() error { return starter.Within(h.enterBound, c, process) })
 	})
 	if err != nil {
+		if pid, perr := process.Pid(); perr == nil {
+			run.pid = pid
+			run.abandon()
+		}
 		if ok, aerr := h.alive(p); aerr == nil && !ok {
 			return nil, fmt.Errorf("exec in instance %s: %w", id, runtime.ErrNotRunning)
 		}
@@ -259,11 +265,11 @@ type execProcess struct {
 func (p *execProcess) Console() *os.File { return p.console }
 
 func (p *execProcess) Signal(sig int) error {
-	err := p.process.Signal(syscall.Signal(sig))
-	if errors.Is(err, os.ErrProcessDone) {
-		return nil
+	err := failpoint.Step("host.exec.signal", func() error { return p.process.Signal(syscall.Signal(sig)) })
+	if err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("cannot send signal %d to process %d: %w", sig, p.pid, err)
 	}
-	return err
+	return nil
 }
 
 // Kill implements runtime.ExecProcess. As long as the leader is not reaped, nobody
@@ -274,14 +280,22 @@ func (p *execProcess) Kill() error {
 	if p.reaped {
 		return nil
 	}
-	err := unix.Kill(-p.pid, unix.SIGKILL)
-	if err == unix.ESRCH {
-		err = unix.Kill(p.pid, unix.SIGKILL)
-	}
-	if err != nil && err != unix.ESRCH {
+	if err := failpoint.Step("host.exec.kill", func() error { return killGroup(p.pid) }); err != nil {
 		return fmt.Errorf("cannot kill the process group %d: %w", p.pid, err)
 	}
 	return nil
+}
+
+// killGroup kills a process group, or its leader where that has not made it yet.
+func killGroup(leader int) error {
+	err := unix.Kill(-leader, unix.SIGKILL)
+	if err == unix.ESRCH {
+		err = unix.Kill(leader, unix.SIGKILL)
+	}
+	if err == unix.ESRCH {
+		return nil
+	}
+	return err
 }
 
 func (p *execProcess) Wait() (int, error) {

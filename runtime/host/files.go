@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"pinfold/runtime"
+	"pinfold/runtime/failpoint"
 )
 
 const resolvPath = "/etc/resolv.conf"
@@ -109,6 +110,20 @@ func reachableResolvers(text string) (kept string, usable bool) {
 	return b.String(), usable
 }
 
+// rewriteFile changes what is in a file that others have open or mounted.
+func rewriteFile(path string, content []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err == nil {
+		failpoint.Hit("host.resolvers.half")
+		err = f.Truncate(int64(len(content))) // last: it is never seen empty
+	}
+	return errors.Join(err, f.Close())
+}
+
 // refreshResolvers brings the name servers that an instance was given to what its
 // network offers now: in place, as the sandbox has this very file mounted. It is no
 // error when the instance has none from us, or is being made or taken down.
@@ -121,11 +136,7 @@ func (h *Host) refreshResolvers(in runtime.Instance) error {
 	want := h.resolvFile(in)
 	have, err := os.ReadFile(file)
 	if err == nil && !bytes.Equal(have, want) {
-		var f *os.File
-		if f, err = os.OpenFile(file, os.O_WRONLY|os.O_TRUNC, 0); err == nil {
-			_, err = f.Write(want)
-			err = errors.Join(err, f.Close())
-		}
+		err = failpoint.Step("host.resolvers.write", func() error { return rewriteFile(file, want) })
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("cannot change the name servers of instance %s: %w", in.ID, err)

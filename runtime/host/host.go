@@ -45,6 +45,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"pinfold/runtime"
+	"pinfold/runtime/failpoint"
 	"pinfold/runtime/host/memfd"
 	"pinfold/runtime/host/pinit"
 	"pinfold/runtime/host/seccomp"
@@ -137,10 +138,11 @@ func Open(o Options) (*Host, error) {
 // replaceFile writes a file whole or not at all.
 func replaceFile(path string, data []byte, mode os.FileMode) error {
 	tmp := path + ".new"
-	if err := os.WriteFile(tmp, data, mode); err != nil {
-		return fmt.Errorf("cannot write %s: %w", path, err)
+	err := failpoint.Step("host.file.write", func() error { return os.WriteFile(tmp, data, mode) })
+	if err == nil {
+		err = failpoint.Step("host.file.place", func() error { return os.Rename(tmp, path) })
 	}
-	if err := os.Rename(tmp, path); err != nil {
+	if err != nil {
 		return fmt.Errorf("cannot write %s: %w", path, err)
 	}
 	return nil

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pinfold/runtime"
+	"pinfold/runtime/failpoint"
 )
 
 // The host image is the host's root with a layer on top of it, the cover, that
@@ -103,18 +104,19 @@ func (c cover) makeAt(dir string, base int) error {
 	if _, err := os.Lstat(dir); err == nil {
 		return nil
 	}
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+	if err := failpoint.Step("host.covers.make", func() error { return os.MkdirAll(filepath.Dir(dir), 0o755) }); err != nil {
 		return err
 	}
-	tmp, err := os.MkdirTemp(filepath.Dir(dir), "new-")
+	tmp, err := failpoint.Get("host.cover.make", func() (string, error) { return os.MkdirTemp(filepath.Dir(dir), "new-") })
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(tmp)
-	if err := os.Chmod(tmp, 0o755); err != nil {
+	// What stays of it goes with the stage.
+	defer func() { _ = failpoint.Step("host.cover.discard", func() error { return os.RemoveAll(tmp) }) }()
+	if err := failpoint.Step("host.cover.mode", func() error { return os.Chmod(tmp, 0o755) }); err != nil {
 		return err
 	}
-	if err := os.Lchown(tmp, base, base); err != nil {
+	if err := failpoint.Step("host.cover.own", func() error { return os.Lchown(tmp, base, base) }); err != nil {
 		return err
 	}
 	for _, p := range c.paths() {
@@ -122,7 +124,7 @@ func (c cover) makeAt(dir string, base int) error {
 			return err
 		}
 	}
-	err = os.Rename(tmp, dir)
+	err = failpoint.Step("host.cover.place", func() error { return os.Rename(tmp, dir) })
 	if errors.Is(err, fs.ErrExist) || errors.Is(err, unix.ENOTEMPTY) {
 		return nil // somebody else was as fast
 	}
@@ -133,7 +135,9 @@ func (c cover) makeAt(dir string, base int) error {
 // only. Before Linux 6.3 tmpfs cannot be id-mapped; each range then gets a layer
 // of its own.
 func (s *stage) cloneCover(c cover, r runtime.IDRange, ids *os.File) (*os.File, error) {
-	m, err := cloneMount(s.coverDir(c, 0), mountAttr{readOnly: true, noDev: true, ids: ids})
+	m, err := failpoint.Get("host.cover.clone", func() (*os.File, error) {
+		return cloneMount(s.coverDir(c, 0), mountAttr{readOnly: true, noDev: true, ids: ids})
+	})
 	if err == nil || ids == nil || !errors.Is(err, unix.EINVAL) {
 		return m, err
 	}
@@ -141,7 +145,7 @@ func (s *stage) cloneCover(c cover, r runtime.IDRange, ids *os.File) (*os.File, 
 	if err := c.makeAt(dir, int(r.Base)); err != nil {
 		return nil, err
 	}
-	return cloneMount(dir, mountAttr{readOnly: true, noDev: true})
+	return failpoint.Get("host.cover.cloneowned", func() (*os.File, error) { return cloneMount(dir, mountAttr{readOnly: true, noDev: true}) })
 }
 
 func planCover(own ...string) (cover, error) {
@@ -265,21 +269,24 @@ func (c cover) write(dir, path string, base int) error {
 	target := filepath.Join(dir, path)
 	e := c[path]
 	if !e.empty {
-		if err := unix.Mknod(target, unix.S_IFCHR, 0); err != nil && err != unix.EEXIST {
+		err := failpoint.Step("host.whiteout.make", func() error { return unix.Mknod(target, unix.S_IFCHR, 0) })
+		if err != nil && err != unix.EEXIST {
 			return &os.PathError{Op: "make whiteout", Path: target, Err: err}
 		}
 		return nil
 	}
-	if err := os.Mkdir(target, e.mode); err != nil && !errors.Is(err, fs.ErrExist) {
+	err := failpoint.Step("host.opaque.make", func() error { return os.Mkdir(target, e.mode) })
+	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	if err := os.Chmod(target, e.mode); err != nil {
+	if err := failpoint.Step("host.opaque.mode", func() error { return os.Chmod(target, e.mode) }); err != nil {
 		return err
 	}
-	if err := os.Lchown(target, base, base); err != nil {
+	if err := failpoint.Step("host.opaque.own", func() error { return os.Lchown(target, base, base) }); err != nil {
 		return err
 	}
-	if err := unix.Setxattr(target, "trusted.overlay.opaque", []byte("y"), 0); err != nil {
+	err = failpoint.Step("host.opaque.mark", func() error { return unix.Setxattr(target, "trusted.overlay.opaque", []byte("y"), 0) })
+	if err != nil {
 		return &os.PathError{Op: "make opaque", Path: target, Err: err}
 	}
 	return nil
@@ -309,13 +316,14 @@ func copyParents(dir, path string, base int) error {
 		return unix.ENOTDIR
 	}
 	sys := st.Sys().(*syscall.Stat_t)
-	if err := os.Mkdir(target, 0o700); err != nil {
+	if err := failpoint.Step("host.covered.make", func() error { return os.Mkdir(target, 0o700) }); err != nil {
 		return err
 	}
-	if err := os.Lchown(target, base+int(sys.Uid), base+int(sys.Gid)); err != nil {
+	err = failpoint.Step("host.covered.own", func() error { return os.Lchown(target, base+int(sys.Uid), base+int(sys.Gid)) })
+	if err != nil {
 		return err
 	}
-	return os.Chmod(target, st.Mode())
+	return failpoint.Step("host.covered.mode", func() error { return os.Chmod(target, st.Mode()) })
 }
 
 // separateSystemMounts are the parts of the operating system that the host

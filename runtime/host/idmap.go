@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"pinfold/runtime"
+	"pinfold/runtime/failpoint"
 )
 
 // newUserNamespace makes a user namespace for an id range, so that mounts can be
@@ -30,7 +31,11 @@ func newUserNamespace(pinit *os.File, r runtime.IDRange) (*os.File, error) {
 			Cloneflags: syscall.CLONE_NEWUSER, UidMappings: mapping, GidMappings: mapping, GidMappingsEnableSetgroups: true,
 		},
 	}
-	if err := cmd.Start(); err != nil {
+	if err := failpoint.Step("host.usernamespace.make", cmd.Start); err != nil {
+		if cmd.Process != nil {
+			wr.Close()
+			cmd.Wait()
+		}
 		return nil, fmt.Errorf("cannot make a user namespace with ids from %d: %w", r.Base, err)
 	}
 	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", cmd.Process.Pid))

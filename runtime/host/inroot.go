@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"pinfold/runtime/failpoint"
 )
 
 // rootDir is a sandbox's root, open. Every path given to it is resolved as a
@@ -97,9 +99,9 @@ func (r *rootDir) ensureFrom(path string, dir bool, links int) (*os.File, bool, 
 	}
 	err = asOwner(r.uid, r.gid, func() error {
 		if dir {
-			return unix.Mkdirat(int(parent.Fd()), name, 0o755)
+			return failpoint.Step("host.root.mkdir", func() error { return unix.Mkdirat(int(parent.Fd()), name, 0o755) })
 		}
-		return unix.Mknodat(int(parent.Fd()), name, unix.S_IFREG|0o644, 0)
+		return failpoint.Step("host.root.mkfile", func() error { return unix.Mknodat(int(parent.Fd()), name, unix.S_IFREG|0o644, 0) })
 	})
 	if err != nil {
 		return nil, false, &os.PathError{Op: "make", Path: path, Err: err}

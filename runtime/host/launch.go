@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pinfold/runtime"
+	"pinfold/runtime/failpoint"
 	"pinfold/runtime/host/boot"
 	"pinfold/runtime/host/starter"
 )
@@ -98,7 +99,7 @@ func (h *Host) launch(ctx context.Context, in runtime.Instance, ids func() (*os.
 			hold.Close() // init ends
 			return who, err
 		}
-		return who, hold.release()
+		return who, failpoint.Step("host.init.root", hold.release)
 	})
 	defer func() {
 		rooted()
@@ -136,11 +137,12 @@ func (h *Host) launch(ctx context.Context, in runtime.Instance, ids func() (*os.
 
 // startInit has the starter make libcontainer's init.
 func (h *Host) startInit(c *starter.Client, in runtime.Instance, tree *cgroupTree, who identity, fds descriptors, args []string) (pid int, err error) {
-	pid, err = c.Start(starter.Request{
+	request := starter.Request{
 		Root: h.containers(), ID: in.ID, Config: h.containerConfig(in, tree),
 		Args: args, Env: environment(in.Env, nil, who), Cwd: workingDir(in), UID: who.uid, GID: who.gid, Groups: who.groups,
 		Bound: h.enterBound,
-	}, fds)
+	}
+	pid, err = failpoint.Get("host.init.start", func() (int, error) { return c.Start(request, fds) })
 	if err != nil {
 		return 0, fmt.Errorf("cannot start PID 1 of instance %s: %w", in.ID, err)
 	}
@@ -211,6 +213,7 @@ func (h *Host) connect(ctx context.Context, in runtime.Instance, hold *hold) (p 
 	if err != nil {
 		return p, fmt.Errorf("PID 1 of instance %s did not come up: %w", in.ID, err)
 	}
+	failpoint.Hit("host.init.up")
 	t := time.Now()
 	p, err = h.identify(pid)
 	if err != nil {
@@ -220,7 +223,10 @@ func (h *Host) connect(ctx context.Context, in runtime.Instance, hold *hold) (p 
 	if err != nil {
 		return p, err
 	}
-	if err := h.saveProcess(in.ID, processRecord{Process: p, Mark: in.Mark, Netns: ns, Creating: true}); err != nil {
+	err = failpoint.Step("host.process.note", func() error {
+		return h.saveProcess(in.ID, processRecord{Process: p, Mark: in.Mark, Netns: ns, Creating: true})
+	})
+	if err != nil {
 		return p, err
 	}
 	if err := h.bindNetns(in.ID, pid, ns); err != nil {
@@ -311,16 +317,23 @@ func (h *Host) openPinitFiles(in runtime.Instance, tree *cgroupTree) (f *pinitFi
 			f.Close()
 		}
 	}()
-	if f.log, err = os.OpenFile(filepath.Join(h.instanceDir(in.ID), "log"), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600); err != nil {
+	f.log, err = failpoint.Get("host.log.make", func() (*os.File, error) {
+		return os.OpenFile(filepath.Join(h.instanceDir(in.ID), "log"), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	})
+	if err != nil {
 		return f, fmt.Errorf("cannot open the log of instance %s: %w", in.ID, err)
 	}
-	f.outcome, err = os.OpenFile(h.outcomePath(in.ID)+".next", os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_TRUNC, 0o600)
+	f.outcome, err = failpoint.Get("host.outcome.make", func() (*os.File, error) {
+		return os.OpenFile(h.outcomePath(in.ID)+".next", os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_TRUNC, 0o600)
+	})
 	if err != nil {
 		return f, fmt.Errorf("cannot make the outcome file of instance %s: %w", in.ID, err)
 	}
 	// Room for its few lines, so that they can be written on a full disk too. File
 	// systems that cannot promise it take their chance.
-	_ = unix.Fallocate(int(f.outcome.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, 4096)
+	_ = failpoint.Step("host.outcome.reserve", func() error {
+		return unix.Fallocate(int(f.outcome.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, 4096)
+	})
 	if f.limit, f.max, err = h.openPIDs(in, tree); err != nil {
 		return f, err
 	}

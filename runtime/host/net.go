@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pinfold/runtime"
+	"pinfold/runtime/failpoint"
 )
 
 // EnsureNetwork implements runtime.Host. Instances on the network learn what has
@@ -67,14 +68,14 @@ func (h *Host) bindNetns(id string, pid int, ns namespaceID) error {
 		return err
 	}
 	if state == nameFree {
-		f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL, netnsMode)
+		f, err := failpoint.Get("host.netns.name", func() (*os.File, error) { return os.OpenFile(path, os.O_CREATE|os.O_EXCL, netnsMode) })
 		if err != nil {
 			return fmt.Errorf("cannot name the network namespace of instance %s: %w", id, err)
 		}
 		f.Close()
 	}
-	if err := unix.Mount(pidPath(pid, "ns/net"), path, "", unix.MS_BIND, ""); err != nil {
-		os.Remove(path)
+	err = failpoint.Step("host.netns.bind", func() error { return unix.Mount(pidPath(pid, "ns/net"), path, "", unix.MS_BIND, "") })
+	if err != nil {
 		return fmt.Errorf("cannot bind the network namespace of instance %s: %w", id, err)
 	}
 	return nil
@@ -106,11 +107,13 @@ func (h *Host) releaseNetns(id string, o own) error {
 		case err != nil || state == nameFree:
 			return err
 		case state == nameBound:
-			if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
+			err := failpoint.Step("host.netns.unbind", func() error { return unix.Unmount(path, unix.MNT_DETACH) })
+			if err != nil {
 				return fail(err)
 			}
 		default:
-			if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			err := failpoint.Step("host.netns.remove", func() error { return os.Remove(path) })
+			if err != nil && !errors.Is(err, os.ErrNotExist) {
 				return fail(err)
 			}
 			return nil

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pinfold/runtime"
+	"pinfold/runtime/failpoint"
 )
 
 // outcome is what the outcome file says; its lines are pinit's (see pinit.c)
@@ -79,8 +80,15 @@ func (h *Host) noteOOM(id string, kills uint64) error {
 		return fmt.Errorf("cannot note the out-of-memory kill of instance %s: %w", id, err)
 	}
 	defer f.Close()
-	_, err = fmt.Fprintf(f, "oom %d %d\n", kills, time.Now().UnixNano())
-	return err
+	line := fmt.Sprintf("oom %d %d\n", kills, time.Now().UnixNano())
+	err = failpoint.Step("host.outcome.oom", func() error {
+		_, err := f.WriteString(line)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("cannot note the out-of-memory kill of instance %s: %w", id, err)
+	}
+	return nil
 }
 
 // execCode is the exit code a shell gives a command it could not execute.

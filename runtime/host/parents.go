@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"pinfold/runtime/failpoint"
 )
 
 // The settings can name another cgroup parent while instances live below the one of
@@ -35,12 +37,15 @@ func (h *Host) readParents() ([]string, error) {
 
 func (h *Host) writeParents(parents []string) error {
 	if len(parents) == 0 {
-		if err := os.Remove(h.parentsPath()); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
+		err := failpoint.Step("host.parents.remove", func() error { return os.Remove(h.parentsPath()) })
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("cannot strike off where our cgroups were: %w", err)
 		}
 		return nil
 	}
-	return replaceFile(h.parentsPath(), []byte(strings.Join(parents, "\n")+"\n"), 0o600)
+	return failpoint.Step("host.parents.write", func() error {
+		return replaceFile(h.parentsPath(), []byte(strings.Join(parents, "\n")+"\n"), 0o600)
+	})
 }
 
 // noteParent writes down that something is about to be made below the parent of now.

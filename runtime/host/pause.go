@@ -7,6 +7,7 @@ import (
 	"github.com/opencontainers/cgroups"
 
 	"pinfold/runtime"
+	"pinfold/runtime/failpoint"
 )
 
 // Pause implements runtime.Host. A frozen instance stays frozen.
@@ -41,7 +42,7 @@ func (h *Host) setFrozen(id, verb string, state cgroups.FreezerState) error {
 	if err != nil {
 		return err
 	}
-	if err := tree.freeze(id, state); err != nil {
+	if err := failpoint.Step("host.cgroup.freeze", func() error { return tree.freeze(id, state) }); err != nil {
 		return fmt.Errorf("cannot %s instance %s: %w", verb, id, err)
 	}
 	return nil

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pinfold/runtime"
+	"pinfold/runtime/failpoint"
 )
 
 // The limit of processes counts threads, and libcontainer's helpers are Go programs
@@ -37,7 +38,8 @@ func (h *Host) pidsPath(id string) string { return filepath.Join(h.runDir(id), "
 
 // savePIDs writes down the limit that PID 1 will set. In place: PID 1 has the file open.
 func (h *Host) savePIDs(id string, l runtime.Limits) error {
-	if err := os.WriteFile(h.pidsPath(id), []byte(pidsMax(l)), 0o600); err != nil {
+	err := failpoint.Step("host.pids.write", func() error { return os.WriteFile(h.pidsPath(id), []byte(pidsMax(l)), 0o600) })
+	if err != nil {
 		return fmt.Errorf("cannot write down the process limit of instance %s: %w", id, err)
 	}
 	return nil
@@ -49,7 +51,7 @@ func (h *Host) openPIDs(in runtime.Instance, tree *cgroupTree) (limit, max *os.F
 	if err := h.savePIDs(in.ID, in.Limits); err != nil {
 		return nil, nil, err
 	}
-	if err := tree.makeCounted(in.ID); err != nil {
+	if err := failpoint.Step("host.cgroup.make", func() error { return tree.makeCounted(in.ID) }); err != nil {
 		return nil, nil, fmt.Errorf("cannot make the cgroup of instance %s: %w", in.ID, err)
 	}
 	max, err = os.OpenFile(filepath.Join(tree.dir(in.ID, "pids"), "pids.max"), os.O_WRONLY, 0)
@@ -102,7 +104,8 @@ const anteroom = "entering"
 
 func (t *cgroupTree) removeAnteroom() {
 	if t.v2 {
-		unix.Rmdir(filepath.Join(t.paths[""], anteroom)) // who is in it keeps it
+		// Who is in it keeps it.
+		_ = failpoint.Step("host.anteroom.remove", func() error { return unix.Rmdir(filepath.Join(t.paths[""], anteroom)) })
 	}
 }
 
@@ -110,7 +113,8 @@ func (t *cgroupTree) removeAnteroom() {
 // entering the cgroup that counts its processes.
 func (h *Host) entrance(id string, tree *cgroupTree) (root string, err error) {
 	if tree.v2 {
-		if err := os.Mkdir(filepath.Join(tree.paths[""], anteroom), 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		err := failpoint.Step("host.anteroom.make", func() error { return os.Mkdir(filepath.Join(tree.paths[""], anteroom), 0o755) })
+		if err != nil && !errors.Is(err, os.ErrExist) {
 			return "", fmt.Errorf("cannot make a cgroup for entering instances: %w", err)
 		}
 	}
@@ -140,8 +144,8 @@ func (h *Host) entrance(id string, tree *cgroupTree) (root string, err error) {
 	if data, err = json.Marshal(state); err != nil {
 		return "", err
 	}
-	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+	if err := failpoint.Step("host.entrance.make", func() error { return os.MkdirAll(filepath.Dir(file), 0o700) }); err != nil {
 		return "", err
 	}
-	return root, replaceFile(file, data, 0o600)
+	return root, failpoint.Step("host.entrance.write", func() error { return replaceFile(file, data, 0o600) })
 }

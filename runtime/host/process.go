@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pinfold/runtime"
+	"pinfold/runtime/failpoint"
 )
 
 // BootID is the kernel's name for the time since it was started.
@@ -98,6 +99,14 @@ func (p pidfd) signal(sig int) error { return p.send(sig, nil) }
 func (p pidfd) queue(sig int) error {
 	const siQueue = -1 // sigaction(2)
 	return p.send(sig, &unix.Siginfo{Signo: int32(sig), Code: siQueue})
+}
+
+// forward sends PID 1 what is for the command.
+func (p pidfd) forward(sig int) error {
+	if sig == killRequest {
+		return p.signal(sig) // it is heard from outside only
+	}
+	return p.queue(sig)
 }
 
 func (p pidfd) send(sig int, info *unix.Siginfo) error {
@@ -200,11 +209,8 @@ func (h *Host) Signal(ctx context.Context, id string, sig int) error {
 	case unix.Signal(sig) == unix.SIGSTOP:
 		return fmt.Errorf("SIGSTOP cannot be sent to instance %s; use pause: %w", id, runtime.ErrUnsupported)
 	}
-	send := fd.queue
-	if sig == killRequest {
-		send = fd.signal // it is heard from outside only
-	}
-	if err := send(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	err = failpoint.Step("host.process.signal", func() error { return fd.forward(sig) })
+	if err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("cannot send signal %d to instance %s: %w", sig, id, err)
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pinfold/runtime"
+	"pinfold/runtime/failpoint"
 )
 
 // sources are the detached mounts a root is put together from. They are cloned
@@ -59,11 +60,14 @@ func (h *Host) openSources(in runtime.Instance, ids *os.File) (s *sources, err e
 			s = nil
 		}
 	}()
-	if s.instance, err = cloneMount(h.instanceDir(in.ID), mountAttr{}); err != nil {
+	s.instance, err = failpoint.Get("host.layer.clone", func() (*os.File, error) { return cloneMount(h.instanceDir(in.ID), mountAttr{}) })
+	if err != nil {
 		return s, err
 	}
 	for _, dir := range layers.dirs {
-		f, err := cloneMount(dir, mountAttr{readOnly: true, noDev: true, ids: ids})
+		f, err := failpoint.Get("host.lower.clone", func() (*os.File, error) {
+			return cloneMount(dir, mountAttr{readOnly: true, noDev: true, ids: ids})
+		})
 		if errors.Is(err, os.ErrNotExist) {
 			return s, fmt.Errorf("image directory %s: %w", dir, runtime.ErrNotFound)
 		}
@@ -73,7 +77,9 @@ func (h *Host) openSources(in runtime.Instance, ids *os.File) (s *sources, err e
 		s.lower = append(s.lower, f)
 	}
 	for _, dir := range layers.mounts {
-		f, err := cloneMount(dir, mountAttr{readOnly: true, noDev: true, ids: ids})
+		f, err := failpoint.Get("host.system.clone", func() (*os.File, error) {
+			return cloneMount(dir, mountAttr{readOnly: true, noDev: true, ids: ids})
+		})
 		if err != nil {
 			return s, err
 		}
@@ -99,7 +105,8 @@ func (h *Host) openMount(m runtime.Mount, r runtime.IDRange, ids *os.File) (plac
 	switch m.Kind {
 	case "volume":
 		dir := h.volumeDir(m.Source)
-		if p.mount, err = cloneMount(dir, attr); errors.Is(err, os.ErrNotExist) {
+		p.mount, err = failpoint.Get("host.volume.clone", func() (*os.File, error) { return cloneMount(dir, attr) })
+		if errors.Is(err, os.ErrNotExist) {
 			return p, fmt.Errorf("volume %s, to be mounted at %s: %w", m.Source, m.Path, runtime.ErrNotFound)
 		}
 		if entries, err := os.ReadDir(dir); err == nil && len(entries) == 0 && !m.ReadOnly {
@@ -119,7 +126,7 @@ func (h *Host) openMount(m runtime.Mount, r runtime.IDRange, ids *os.File) (plac
 			return p, err
 		}
 		p.dir = st.IsDir()
-		p.mount, err = cloneMountAt(f, attr)
+		p.mount, err = failpoint.Get("host.path.clone", func() (*os.File, error) { return cloneMountAt(f, attr) })
 		return p, err
 	case "tmpfs":
 		options := [][2]string{{"mode", "1777"}, {"uid", strconv.Itoa(int(r.Base))}, {"gid", strconv.Itoa(int(r.Base))}}
@@ -130,7 +137,7 @@ func (h *Host) openMount(m runtime.Mount, r runtime.IDRange, ids *os.File) (plac
 		if m.ReadOnly {
 			attrs |= unix.MOUNT_ATTR_RDONLY
 		}
-		p.mount, err = newMount("tmpfs", attrs, options...)
+		p.mount, err = failpoint.Get("host.tmpfs.make", func() (*os.File, error) { return newMount("tmpfs", attrs, options...) })
 	default:
 		err = fmt.Errorf("mount kind %q is not known; use volume, host or tmpfs", m.Kind)
 	}
@@ -141,11 +148,11 @@ func (h *Host) openMount(m runtime.Mount, r runtime.IDRange, ids *os.File) (plac
 // instance's directory and clones a read-only mount of each.
 func (h *Host) openFiles(in runtime.Instance, ids *os.File) (out []placed, err error) {
 	dir := filepath.Join(h.instanceDir(in.ID), "files")
-	if err := os.RemoveAll(dir); err != nil {
-		return nil, err
+	if err := failpoint.Step("host.files.clear", func() error { return os.RemoveAll(dir) }); err != nil {
+		return nil, fmt.Errorf("cannot remove the earlier files of instance %s: %w", in.ID, err)
 	}
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return nil, err
+	if err := failpoint.Step("host.files.make", func() error { return os.Mkdir(dir, 0o700) }); err != nil {
+		return nil, fmt.Errorf("cannot make the directory for the files of instance %s: %w", in.ID, err)
 	}
 	defer func() {
 		if err != nil {
@@ -157,13 +164,15 @@ func (h *Host) openFiles(in runtime.Instance, ids *os.File) (out []placed, err e
 	}()
 	for i, f := range h.withNetworkFiles(in) {
 		path := filepath.Join(dir, strconv.Itoa(i))
-		if err := os.WriteFile(path, f.Content, 0o600); err != nil {
+		if err := failpoint.Step("host.files.write", func() error { return os.WriteFile(path, f.Content, 0o600) }); err != nil {
 			return out, fmt.Errorf("cannot write the file %s of instance %s: %w", f.Path, in.ID, err)
 		}
-		if err := unix.Chmod(path, f.Mode&0o7777); err != nil {
-			return out, err
+		if err := failpoint.Step("host.files.mode", func() error { return unix.Chmod(path, f.Mode&0o7777) }); err != nil {
+			return out, fmt.Errorf("cannot set the mode of the file %s of instance %s: %w", f.Path, in.ID, err)
 		}
-		m, err := cloneMount(path, mountAttr{readOnly: true, noDev: true, ids: ids})
+		m, err := failpoint.Get("host.files.clone", func() (*os.File, error) {
+			return cloneMount(path, mountAttr{readOnly: true, noDev: true, ids: ids})
+		})
 		if err != nil {
 			return out, err
 		}
@@ -179,10 +188,10 @@ func (h *Host) build(in runtime.Instance, src *sources) (identity, error) {
 	dir := s.dir(in.ID)
 	put := func(m *os.File, name string) (string, error) {
 		path := filepath.Join(dir, name)
-		if err := os.Mkdir(path, 0o755); err != nil {
+		if err := failpoint.Step("host.part.make", func() error { return os.Mkdir(path, 0o755) }); err != nil {
 			return "", err
 		}
-		return path, attach(m, path)
+		return path, failpoint.Step("host.part.attach", func() error { return attach(m, path) })
 	}
 	instance, err := put(src.instance, "instance")
 	if err != nil {
@@ -212,7 +221,8 @@ func (h *Host) build(in runtime.Instance, src *sources) (identity, error) {
 	// index=off: a layer may be mounted again while the kernel is still busy
 	// dropping its last mount.
 	options := "index=off,lowerdir=" + lower + ",upperdir=" + instance + "/upper,workdir=" + instance + "/work"
-	if err := unix.Mount("overlay", rootfs, "overlay", unix.MS_NODEV, options); err != nil {
+	err = failpoint.Step("host.overlay.mount", func() error { return unix.Mount("overlay", rootfs, "overlay", unix.MS_NODEV, options) })
+	if err != nil {
 		return identity{}, fmt.Errorf("cannot mount the overlay root of instance %s: %w", in.ID, err)
 	}
 	if err := h.buildDev(dir, base); err != nil {
@@ -276,7 +286,7 @@ func (r *rootDir) place(p placed) error {
 		return fmt.Errorf("cannot make the mount point %s: %w", p.path, err)
 	}
 	defer target.Close()
-	return attachTo(p.mount, target)
+	return failpoint.Step("host.mount.attach", func() error { return attachTo(p.mount, target) })
 }
 
 // adopt gives an unused volume to the user who will work in it.
@@ -288,7 +298,7 @@ func adopt(dir string, who identity) error {
 	if st.Uid != 0 || st.Gid != 0 {
 		return nil
 	}
-	return os.Lchown(dir, who.uid, who.gid)
+	return failpoint.Step("host.volume.adopt", func() error { return os.Lchown(dir, who.uid, who.gid) })
 }
 
 // makeWorkingDir makes the directory a command starts in, owned by its user.
@@ -307,38 +317,42 @@ func makeWorkingDir(root *rootDir, path string, uid, gid int) error {
 	if !made {
 		return nil
 	}
-	return unix.Fchownat(int(f.Fd()), "", uid, gid, unix.AT_EMPTY_PATH)
+	return failpoint.Step("host.workdir.own", func() error { return unix.Fchownat(int(f.Fd()), "", uid, gid, unix.AT_EMPTY_PATH) })
 }
 
 // buildDev makes the sandbox's /dev beside its root, for libcontainer to bind:
 // the shared nodes, and terminals and shared memory of its own.
 func (h *Host) buildDev(dir string, base int) error {
 	dev := filepath.Join(dir, "dev")
-	if err := os.Mkdir(dev, 0o755); err != nil {
+	if err := failpoint.Step("host.dev.make", func() error { return os.Mkdir(dev, 0o755) }); err != nil {
 		return err
 	}
-	nodes, err := cloneMount(h.stage.devDir(), mountAttr{readOnly: true})
+	nodes, err := failpoint.Get("host.dev.clone", func() (*os.File, error) { return cloneMount(h.stage.devDir(), mountAttr{readOnly: true}) })
 	if err != nil {
 		return err
 	}
 	defer nodes.Close()
-	if err := attach(nodes, dev); err != nil {
+	if err := failpoint.Step("host.dev.attach", func() error { return attach(nodes, dev) }); err != nil {
 		return err
 	}
-	pts, err := newMount("devpts", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC,
-		[2]string{"ptmxmode", "0666"}, [2]string{"mode", "0620"}, [2]string{"gid", strconv.Itoa(base + 5)})
+	pts, err := failpoint.Get("host.pts.make", func() (*os.File, error) {
+		return newMount("devpts", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC,
+			[2]string{"ptmxmode", "0666"}, [2]string{"mode", "0620"}, [2]string{"gid", strconv.Itoa(base + 5)})
+	})
 	if err != nil {
 		return err
 	}
 	defer pts.Close()
-	if err := attach(pts, filepath.Join(dev, "pts")); err != nil {
+	if err := failpoint.Step("host.pts.attach", func() error { return attach(pts, filepath.Join(dev, "pts")) }); err != nil {
 		return err
 	}
-	shm, err := newMount("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC,
-		[2]string{"mode", "1777"}, [2]string{"size", "64m"}, [2]string{"uid", strconv.Itoa(base)}, [2]string{"gid", strconv.Itoa(base)})
+	shm, err := failpoint.Get("host.shm.make", func() (*os.File, error) {
+		return newMount("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC,
+			[2]string{"mode", "1777"}, [2]string{"size", "64m"}, [2]string{"uid", strconv.Itoa(base)}, [2]string{"gid", strconv.Itoa(base)})
+	})
 	if err != nil {
 		return err
 	}
 	defer shm.Close()
-	return attach(shm, filepath.Join(dev, "shm"))
+	return failpoint.Step("host.shm.attach", func() error { return attach(shm, filepath.Join(dev, "shm")) })
 }

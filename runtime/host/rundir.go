@@ -14,6 +14,7 @@ import (
 	"github.com/opencontainers/runc/libcontainer/configs"
 
 	"pinfold/runtime"
+	"pinfold/runtime/failpoint"
 )
 
 // Somebody may clear the run directory while sandboxes live. All that it says of
@@ -36,7 +37,7 @@ func (h *Host) restoreRunDir(in runtime.Instance, p processRecord, tree *cgroupT
 		return err
 	}
 	for _, dir := range []string{h.runDir(in.ID), filepath.Dir(h.containerState(in.ID))} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
+		if err := failpoint.Step("host.run.restore", func() error { return os.MkdirAll(dir, 0o700) }); err != nil {
 			return fmt.Errorf("cannot make the run directory of instance %s: %w", in.ID, err)
 		}
 	}
@@ -53,7 +54,7 @@ func (h *Host) restoreRunDir(in runtime.Instance, p processRecord, tree *cgroupT
 		return err
 	}
 	p.Netns = ns
-	return h.saveProcess(in.ID, p)
+	return failpoint.Step("host.process.restore", func() error { return h.saveProcess(in.ID, p) })
 }
 
 // restoreContainer writes libcontainer's state of an instance, by which a process
@@ -75,7 +76,7 @@ func (h *Host) restoreContainer(in runtime.Instance, p runtime.Process, tree *cg
 	if err != nil {
 		return err
 	}
-	return replaceFile(h.containerState(in.ID), data, 0o600)
+	return failpoint.Step("host.container.restore", func() error { return replaceFile(h.containerState(in.ID), data, 0o600) })
 }
 
 // keepRunDir makes the run directory again where somebody has cleared it under us.
@@ -98,15 +99,16 @@ func makeRunDir(o Options) error {
 
 // makeDir makes dir and the directories in it, and marks it as the lineage's.
 func makeDir(dir, lineage string, within ...string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := failpoint.Step("host.directory.make", func() error { return os.MkdirAll(dir, 0o700) }); err != nil {
 		return fmt.Errorf("cannot make %s: %w", dir, err)
 	}
 	if err := claim(dir, lineage, within); err != nil {
 		return err
 	}
 	for _, name := range within {
-		if err := os.MkdirAll(filepath.Join(dir, name), 0o700); err != nil {
-			return fmt.Errorf("cannot make %s: %w", filepath.Join(dir, name), err)
+		path := filepath.Join(dir, name)
+		if err := failpoint.Step("host.directory.fill", func() error { return os.MkdirAll(path, 0o700) }); err != nil {
+			return fmt.Errorf("cannot make %s: %w", path, err)
 		}
 	}
 	return nil
@@ -131,7 +133,9 @@ func claim(dir, lineage string, within []string) error {
 			}
 		}
 	}
-	return replaceFile(filepath.Join(dir, "lineage"), []byte(lineage+"\n"), 0o600)
+	return failpoint.Step("host.lineage.write", func() error {
+		return replaceFile(filepath.Join(dir, "lineage"), []byte(lineage+"\n"), 0o600)
+	})
 }
 
 // Owner tells which lineage a state or run directory is marked as belonging to, ""

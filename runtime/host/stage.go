@@ -11,6 +11,8 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"pinfold/runtime/failpoint"
 )
 
 // stage is a mount namespace of our own in which sandbox roots are put
@@ -59,22 +61,25 @@ func newStage(keep ...string) (*stage, error) {
 	}
 	s := &stage{base: base}
 	err := onThrowawayThread(func() error {
-		if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
+		if err := failpoint.Step("host.stage.make", func() error { return unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS) }); err != nil {
 			return fmt.Errorf("cannot make a mount namespace: %w", err)
 		}
-		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		err := failpoint.Step("host.stage.private", func() error { return unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "") })
+		if err != nil {
 			return fmt.Errorf("cannot make the mounts of a new namespace private: %w", err)
 		}
 		if err := dropMounts(keep); err != nil {
 			return err
 		}
-		if err := unix.Mount("tmpfs", base, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
+		err = failpoint.Step("host.stage.mount", func() error {
+			return unix.Mount("tmpfs", base, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755")
+		})
+		if err != nil {
 			return fmt.Errorf("cannot mount a tmpfs at %s: %w", base, err)
 		}
 		if err := s.makeDev(); err != nil {
 			return err
 		}
-		var err error
 		if s.ns, err = os.Open("/proc/thread-self/ns/mnt"); err != nil {
 			return fmt.Errorf("cannot open the new mount namespace: %w", err)
 		}
@@ -112,7 +117,8 @@ func dropMounts(keep []string) error {
 		// This goes for what is mounted in proc and sysfs too: they can be mounted
 		// anew in a user namespace only while nothing covers a part of them.
 		// Places made for mounts, like that of the cgroups, do not count.
-		if err := unix.Unmount(m.Mountpoint, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		err := failpoint.Step("host.stage.drop", func() error { return unix.Unmount(m.Mountpoint, unix.MNT_DETACH) })
+		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("cannot drop %s from our mount namespace: %w", m.Mountpoint, err)
 		}
 	}
@@ -153,12 +159,12 @@ func (s *stage) clear(id string) error {
 	dir := s.dir(id)
 	for {
 		// Private first: nothing may be taken from an init that has got it.
-		err := unix.Mount("", dir, "", unix.MS_PRIVATE|unix.MS_REC, "")
+		err := failpoint.Step("host.place.private", func() error { return unix.Mount("", dir, "", unix.MS_PRIVATE|unix.MS_REC, "") })
 		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
 			break
 		}
 		if err == nil {
-			err = unix.Unmount(dir, unix.MNT_DETACH)
+			err = failpoint.Step("host.place.detach", func() error { return unix.Unmount(dir, unix.MNT_DETACH) })
 		}
 		if err != nil {
 			return fmt.Errorf("cannot detach %s: %w", dir, err)
@@ -166,7 +172,8 @@ func (s *stage) clear(id string) error {
 	}
 	// Never recursively: should a mount be left after all, its files are not ours.
 	for _, d := range []string{s.rootfs(id), dir} {
-		if err := os.Remove(d); err != nil && !errors.Is(err, os.ErrNotExist) {
+		err := failpoint.Step("host.place.remove", func() error { return os.Remove(d) })
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("cannot remove %s: %w", d, err)
 		}
 	}
@@ -179,16 +186,22 @@ func (s *stage) clear(id string) error {
 // the stage (mount_namespaces(7)).
 func (s *stage) prepare(id string) error {
 	dir := s.dir(id)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := failpoint.Step("host.place.make", func() error { return os.MkdirAll(dir, 0o755) }); err != nil {
 		return fmt.Errorf("cannot make %s: %w", dir, err)
 	}
-	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755,size=64k"); err != nil {
+	err := failpoint.Step("host.place.mount", func() error {
+		return unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755,size=64k")
+	})
+	if err != nil {
 		return fmt.Errorf("cannot mount a tmpfs at %s: %w", dir, err)
 	}
-	if err := unix.Mount("", dir, "", unix.MS_SHARED, ""); err != nil {
+	if err := failpoint.Step("host.place.share", func() error { return unix.Mount("", dir, "", unix.MS_SHARED, "") }); err != nil {
 		return fmt.Errorf("cannot share the mounts at %s: %w", dir, err)
 	}
-	return os.Mkdir(s.rootfs(id), 0o755)
+	if err := failpoint.Step("host.place.fill", func() error { return os.Mkdir(s.rootfs(id), 0o755) }); err != nil {
+		return fmt.Errorf("cannot make %s: %w", s.rootfs(id), err)
+	}
+	return nil
 }
 
 // devNodes is the whole of a sandbox's /dev besides links and mount points.
@@ -202,31 +215,37 @@ var devNodes = []struct {
 // makeDev fills the one /dev that all sandboxes get a read-only clone of.
 func (s *stage) makeDev() error {
 	dev := s.devDir()
-	if err := os.Mkdir(dev, 0o755); err != nil {
+	if err := failpoint.Step("host.nodes.make", func() error { return os.Mkdir(dev, 0o755) }); err != nil {
 		return fmt.Errorf("cannot make %s: %w", dev, err)
 	}
-	if err := unix.Mount("tmpfs", dev, "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "mode=755,size=64k"); err != nil {
+	err := failpoint.Step("host.nodes.mount", func() error {
+		return unix.Mount("tmpfs", dev, "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "mode=755,size=64k")
+	})
+	if err != nil {
 		return fmt.Errorf("cannot mount a tmpfs for /dev: %w", err)
 	}
 	for _, n := range devNodes {
 		p := filepath.Join(dev, n.name)
-		if err := unix.Mknod(p, unix.S_IFCHR|0o666, int(unix.Mkdev(n.major, n.minor))); err != nil {
-			return fmt.Errorf("cannot make the device node /dev/%s: %w", n.name, err)
+		err := failpoint.Step("host.node.make", func() error {
+			return unix.Mknod(p, unix.S_IFCHR|0o666, int(unix.Mkdev(n.major, n.minor)))
+		})
+		if err == nil {
+			err = failpoint.Step("host.node.mode", func() error { return os.Chmod(p, 0o666) }) // whatever the umask
 		}
-		if err := os.Chmod(p, 0o666); err != nil { // whatever the umask
-			return err
+		if err != nil {
+			return fmt.Errorf("cannot make the device node /dev/%s: %w", n.name, err)
 		}
 	}
 	for name, target := range map[string]string{
 		"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx",
 	} {
-		if err := os.Symlink(target, filepath.Join(dev, name)); err != nil {
-			return err
+		if err := failpoint.Step("host.node.link", func() error { return os.Symlink(target, filepath.Join(dev, name)) }); err != nil {
+			return fmt.Errorf("cannot make the link /dev/%s: %w", name, err)
 		}
 	}
 	for _, d := range []string{"pts", "shm"} {
-		if err := os.Mkdir(filepath.Join(dev, d), 0o755); err != nil {
-			return err
+		if err := failpoint.Step("host.node.mkdir", func() error { return os.Mkdir(filepath.Join(dev, d), 0o755) }); err != nil {
+			return fmt.Errorf("cannot make the directory /dev/%s: %w", d, err)
 		}
 	}
 	return nil

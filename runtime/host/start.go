@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pinfold/runtime"
+	"pinfold/runtime/failpoint"
 )
 
 // startBound is how long a waiting init may take from being told to go until
@@ -107,22 +108,52 @@ func (h *Host) release(ctx context.Context, id string, init pidfd) (string, erro
 		init.wait(gone)
 		stop()
 	}()
+	// Read from now on, so that an init which a Start that was cut off has let go is
+	// not waited for at the pipe below.
+	told, tell := context.WithCancel(gone)
+	verdict := beside(func() (string, error) {
+		defer tell()
+		return h.readStatus(ctx, gone, id, status)
+	})
+	if err := h.letGo(told, id); err != nil {
+		stop()
+		verdict()
+		return "", err
+	}
+	failpoint.Hit("host.init.gone")
+	return verdict()
+}
+
+// letGo lets init out of its wait, unless it has been or ctx ends before.
+func (h *Host) letGo(ctx context.Context, id string) error {
 	// init blocks in opening this pipe for writing. Opened for both ends, our
 	// read waits for its byte instead of seeing no writer.
 	fifo := filepath.Join(h.containers(), id, "exec.fifo")
 	f, err := os.OpenFile(fifo, unix.O_RDWR|unix.O_NONBLOCK, 0)
 	switch {
 	case errors.Is(err, os.ErrNotExist): // let go by a Start that was cut off
+		return nil
 	case err != nil:
-		return "", fmt.Errorf("cannot open the start pipe of instance %s: %w", id, err)
-	default:
-		_, err := readUntil(gone, f, make([]byte, 1))
-		f.Close()
-		if err != nil && gone.Err() == nil {
-			return "", fmt.Errorf("cannot read the start pipe of instance %s: %w", id, err)
-		}
-		os.Remove(fifo)
+		return fmt.Errorf("cannot open the start pipe of instance %s: %w", id, err)
 	}
+	defer f.Close()
+	err = failpoint.Step("host.init.exec", func() error { return passFifo(ctx, f) })
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("cannot read the start pipe of instance %s: %w", id, err)
+	}
+	// What stays of it goes with the instance.
+	_ = failpoint.Step("host.fifo.remove", func() error { return os.Remove(fifo) })
+	return nil
+}
+
+// passFifo takes the byte for which init waits until somebody reads it.
+func passFifo(ctx context.Context, fifo *os.File) error {
+	_, err := readUntil(ctx, fifo, make([]byte, 1))
+	return err
+}
+
+// readStatus waits for the line that PID 1 writes, or for its end.
+func (h *Host) readStatus(ctx, gone context.Context, id string, status *os.File) (string, error) {
 	buf := make([]byte, 256)
 	n, err := readUntil(gone, status, buf)
 	switch {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pinfold/runtime"
+	"pinfold/runtime/failpoint"
 	"pinfold/runtime/host/memfd"
 	"pinfold/runtime/host/starter"
 )
@@ -59,7 +60,7 @@ func (s *starters) settle(ctx context.Context) error {
 }
 
 func (s *starters) lock(ctx context.Context, kind int) (*os.File, error) {
-	f, err := os.OpenFile(s.path, os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := failpoint.Get("host.starter.lock", func() (*os.File, error) { return os.OpenFile(s.path, os.O_RDWR|os.O_CREATE, 0o600) })
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the lock of the process that starts sandboxes: %w", err)
 	}
@@ -102,7 +103,7 @@ func (s *starters) get(ctx context.Context, st *stage) (*starter.Client, error) 
 		}
 		defer lock.Close()
 		err = st.run(func() (err error) {
-			s.client, err = starter.Spawn(s.program, lock)
+			s.client, err = failpoint.Get("host.starter.spawn", func() (*starter.Client, error) { return starter.Spawn(s.program, lock) })
 			return err
 		})
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pinfold/runtime"
+	"pinfold/runtime/failpoint"
 )
 
 // killBound is how long killed processes may take to be gone. Host init systems
@@ -77,7 +78,7 @@ func (h *Host) ask(ctx context.Context, id string, p runtime.Process, how runtim
 	if unix.Signal(how.Signal) == unix.SIGKILL {
 		return nil
 	}
-	if err := fd.signal(how.Signal); err != nil {
+	if err := failpoint.Step("host.process.ask", func() error { return fd.signal(how.Signal) }); err != nil {
 		if errors.Is(err, os.ErrProcessDone) {
 			return nil
 		}
@@ -113,7 +114,8 @@ func (h *Host) kill(ctx context.Context, id string, p runtime.Process) error {
 		// The end of PID 1 is the end of its whole PID namespace. Where a cgroup is
 		// frozen, all must have their signal before any of them is thawed.
 		if !frozen {
-			if err := fd.signal(int(unix.SIGKILL)); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			err := failpoint.Step("host.process.kill", func() error { return fd.signal(int(unix.SIGKILL)) })
+			if err != nil && !errors.Is(err, os.ErrProcessDone) {
 				return fmt.Errorf("cannot kill PID 1 of instance %s: %w", id, err)
 			}
 		}
@@ -209,15 +211,24 @@ func (h *Host) takeDown(ctx context.Context, id string, p runtime.Process) error
 			return err
 		}
 	}
-	if err := os.RemoveAll(filepath.Join(h.containers(), id)); err != nil {
-		return fmt.Errorf("cannot release instance %s: %w", id, err)
+	err = failpoint.Step("host.container.remove", func() error { return os.RemoveAll(filepath.Join(h.containers(), id)) })
+	if err != nil {
+		return fmt.Errorf("cannot remove libcontainer's state of instance %s: %w", id, err)
 	}
-	if err := os.RemoveAll(h.runDir(id)); err != nil {
-		return fmt.Errorf("cannot release instance %s: %w", id, err)
+	if err := h.removeRun(id); err != nil {
+		return err
 	}
 	h.mu.Lock()
 	delete(h.recalled, id)
 	h.mu.Unlock()
+	return nil
+}
+
+// removeRun removes an instance's run directory.
+func (h *Host) removeRun(id string) error {
+	if err := failpoint.Step("host.run.remove", func() error { return os.RemoveAll(h.runDir(id)) }); err != nil {
+		return fmt.Errorf("cannot remove the run directory of instance %s: %w", id, err)
+	}
 	return nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pinfold/runtime"
+	"pinfold/runtime/failpoint"
 )
 
 // place is everything that follows from one attachment.
@@ -175,10 +176,14 @@ func (n *Net) attach(ctx context.Context, id, netnsPath string, a runtime.Attach
 		}
 	}
 	// The port itself needs no address of any kind.
-	if err := setSysctl("ipv6/conf/"+p.port+"/disable_ipv6", "1"); err != nil {
+	err = failpoint.Step("network.port.setting", func() error { return setSysctl("ipv6/conf/"+p.port+"/disable_ipv6", "1") })
+	if err != nil {
 		return err
 	}
-	if err := n.route.set(near.index, true, alias(n.instanceMark(id)+" "+p.facts()), u32(unix.IFLA_MASTER, uint32(bridge.index))); err != nil {
+	err = failpoint.Step("network.port.join", func() error {
+		return n.route.set(near.index, true, alias(n.instanceMark(id)+" "+p.facts()), u32(unix.IFLA_MASTER, uint32(bridge.index)))
+	})
+	if err != nil {
 		return fmt.Errorf("cannot join %s to bridge %s: %w", p.port, p.bridge, err)
 	}
 	if exists || len(p.ports) > 0 {
@@ -193,7 +198,8 @@ func (n *Net) attach(ctx context.Context, id, netnsPath string, a runtime.Attach
 // the redirected packet stays in the bridge and would have to leave by the port it
 // came from.
 func (n *Net) reflect(index int, p place) error {
-	if err := n.route.setHairpin(index, len(p.ports) > 0); err != nil {
+	err := failpoint.Step("network.port.reflect", func() error { return n.route.setHairpin(index, len(p.ports) > 0) })
+	if err != nil {
 		return fmt.Errorf("cannot set hairpin mode of %s: %w", p.port, err)
 	}
 	return nil
@@ -207,10 +213,14 @@ func (n *Net) connect(r *route, p place, ns *os.File) error {
 		return fmt.Errorf("the namespace has an interface %s that %w", insideName, runtime.ErrForeign)
 	}
 	// Born without IPv6, whatever brings the link up.
-	if err := setSysctl("ipv6/conf/default/disable_ipv6", "1"); err != nil {
+	err := failpoint.Step("network.inside.default", func() error { return setSysctl("ipv6/conf/default/disable_ipv6", "1") })
+	if err != nil {
 		return err
 	}
-	if err := n.route.addVeth(p.port, markMAC(n.instanceMark(p.id)), int(ns.Fd()), p.mac); err != nil {
+	err = failpoint.Step("network.veth.add", func() error {
+		return n.route.addVeth(p.port, markMAC(n.instanceMark(p.id)), int(ns.Fd()), p.mac)
+	})
+	if err != nil {
 		return fmt.Errorf("cannot make veth pair %s: %w", p.port, err)
 	}
 	// The name is this link's now: whoever waits for its predecessor has seen it go.
@@ -234,7 +244,7 @@ func (n *Net) keepOrClear(ctx context.Context, near link, netnsPath string) (lin
 		return link{}, false, err
 	}
 	if !doomed {
-		if err := n.route.deleteLink(near.index); err != nil {
+		if err := failpoint.Step("network.port.clear", func() error { return n.route.deleteLink(near.index) }); err != nil {
 			return link{}, false, fmt.Errorf("cannot remove %s, left from an earlier namespace: %w", near.name, err)
 		}
 	}
@@ -256,7 +266,7 @@ func (n *Net) install(p place, careful bool) error {
 		if careful {
 			return n.reconcile(p)
 		}
-		err := n.rules.commits.apply(change{add: p.members(n.rules.sets)})
+		err := failpoint.Step("network.port.rules", func() error { return n.rules.commits.apply(change{add: p.members(n.rules.sets)}) })
 		if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EEXIST) {
 			return n.reconcile(p)
 		}
@@ -293,7 +303,7 @@ func (n *Net) reconcile(p place) error {
 	}
 	want := p.members(n.rules.sets)
 	c := change{remove: without(have.members, want), add: without(want, have.members)}
-	return n.rules.commits.apply(c)
+	return failpoint.Step("network.port.mend", func() error { return n.rules.commits.apply(c) })
 }
 
 // holdings is what the sets hold for one instance.
@@ -345,7 +355,7 @@ func (n *Net) withdraw(id, port string) ([]publication, error) {
 	if err != nil {
 		return nil, err
 	}
-	return h.ports, n.rules.commits.apply(change{remove: h.members})
+	return h.ports, failpoint.Step("network.port.withdraw", func() error { return n.rules.commits.apply(change{remove: h.members}) })
 }
 
 // afterPublishing lets packets reach ports that were just published.
@@ -397,7 +407,8 @@ func (n *Net) updateForwards(ctx context.Context, id string, a runtime.Attachmen
 	if err := n.install(p, true); err != nil {
 		return err
 	}
-	if err := n.route.set(near.index, false, alias(n.instanceMark(id)+" "+p.facts())); err != nil {
+	err = failpoint.Step("network.port.mark", func() error { return n.route.set(near.index, false, alias(n.instanceMark(id)+" "+p.facts())) })
+	if err != nil {
 		return fmt.Errorf("cannot mark %s: %w", p.port, err)
 	}
 	if err := n.reflect(near.index, p); err != nil {
@@ -445,7 +456,8 @@ func (n *Net) detach(ctx context.Context, id string, a *runtime.Attachment, fs [
 			return fmt.Errorf("address %s: only IPv4 is supported", a.Address)
 		}
 		sender := n.rules.sets.sender(port, sandboxMAC(ip), ip)
-		if err := n.rules.commits.apply(change{remove: []member{sender}}); err != nil {
+		err := failpoint.Step("network.sender.remove", func() error { return n.rules.commits.apply(change{remove: []member{sender}}) })
+		if err != nil {
 			return fmt.Errorf("cannot remove the rules of %s: %w", port, err)
 		}
 	} else {
@@ -479,7 +491,7 @@ func (n *Net) awaitLinkGone(ctx context.Context, port string) error {
 		if time.Since(start) < lingerBound {
 			return false, nil
 		}
-		return false, n.route.deleteLink(l.index)
+		return false, failpoint.Step("network.port.delete", func() error { return n.route.deleteLink(l.index) })
 	})
 }
 
@@ -487,7 +499,7 @@ func (n *Net) awaitLinkGone(ctx context.Context, port string) error {
 func (n *Net) unmakeLink(port string) {
 	if l, found, err := n.route.link(port); err == nil && found {
 		if _, ours := n.instanceOf(l); ours {
-			n.route.deleteLink(l.index)
+			_ = failpoint.Step("network.port.undo", func() error { return n.route.deleteLink(l.index) })
 		}
 	}
 }

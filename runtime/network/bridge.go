@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"pinfold/runtime"
+	"pinfold/runtime/failpoint"
 )
 
 // called names a network for people.
@@ -90,16 +91,19 @@ func (n *Net) ensureNetwork(ctx context.Context, w runtime.Network) (err error) 
 	}
 
 	n.wrote.Store(true)
-	if err := n.networkRules(name, w); err != nil {
-		return err
-	}
 	if !found {
 		defer func() {
 			if err != nil {
 				n.unmakeNetwork(name)
 			}
 		}()
-		if err := n.route.addBridge(name, markMAC(n.networkMark(w.ID))); err != nil {
+	}
+	if err := n.networkRules(name, w); err != nil {
+		return err
+	}
+	if !found {
+		mac := markMAC(n.networkMark(w.ID))
+		if err := failpoint.Step("network.bridge.add", func() error { return n.route.addBridge(name, mac) }); err != nil {
 			return fmt.Errorf("cannot make bridge %s: %w", name, err)
 		}
 		if bridge, found, err = n.route.link(name); err != nil || !found {
@@ -107,7 +111,8 @@ func (n *Net) ensureNetwork(ctx context.Context, w runtime.Network) (err error) 
 		}
 	}
 	if want := n.networkMark(w.ID) + " " + networkFacts(w); bridge.alias != want {
-		if err := n.route.set(bridge.index, false, alias(want)); err != nil {
+		err := failpoint.Step("network.bridge.mark", func() error { return n.route.set(bridge.index, false, alias(want)) })
+		if err != nil {
 			return fmt.Errorf("cannot mark bridge %s: %w", name, err)
 		}
 	}
@@ -116,21 +121,23 @@ func (n *Net) ensureNetwork(ctx context.Context, w runtime.Network) (err error) 
 		{"ipv4/conf/" + name + "/route_localnet", "1"}, // ports published on loopback; see chainRaw
 		{"ipv4/conf/" + name + "/arp_ignore", "1"},     // ARP tells of the gateway only, not of the host's other addresses
 	} {
-		if err := setSysctl(s[0], s[1]); err != nil {
+		if err := failpoint.Step("network.bridge.setting", func() error { return setSysctl(s[0], s[1]) }); err != nil {
 			return err
 		}
 	}
 	for _, a := range addrs {
 		if a.index == bridge.index && a.prefix != gateway {
-			if err := n.route.deleteAddress(bridge.index, a.prefix); err != nil {
+			err := failpoint.Step("network.bridge.dropaddress", func() error { return n.route.deleteAddress(bridge.index, a.prefix) })
+			if err != nil {
 				return fmt.Errorf("cannot remove address %s from bridge %s: %w", a.prefix, name, err)
 			}
 		}
 	}
-	if err := n.route.addAddress(bridge.index, gateway); err != nil {
+	err = failpoint.Step("network.bridge.address", func() error { return n.route.addAddress(bridge.index, gateway) })
+	if err != nil {
 		return fmt.Errorf("cannot give bridge %s the address %s: %w", name, gateway, err)
 	}
-	if err := n.route.set(bridge.index, true); err != nil {
+	if err := failpoint.Step("network.bridge.up", func() error { return n.route.set(bridge.index, true) }); err != nil {
 		return fmt.Errorf("cannot bring bridge %s up: %w", name, err)
 	}
 	if w.Internet {
@@ -141,7 +148,9 @@ func (n *Net) ensureNetwork(ctx context.Context, w runtime.Network) (err error) 
 
 // forwardPackets makes the host route packets between its interfaces. What may
 // pass is for the rules to say.
-func forwardPackets() error { return setSysctl("ipv4/ip_forward", "1") }
+func forwardPackets() error {
+	return failpoint.Step("network.forwarding.enable", func() error { return setSysctl("ipv4/ip_forward", "1") })
+}
 
 // networkRules makes the tables and exactly the network's elements in them.
 func (n *Net) networkRules(bridge string, w runtime.Network) error {
@@ -156,7 +165,8 @@ func (n *Net) networkRules(bridge string, w runtime.Network) error {
 	stale = slices.DeleteFunc(stale, func(have member) bool {
 		return slices.ContainsFunc(want, func(m member) bool { return m.set == have.set && bytes.Equal(m.Key, have.Key) })
 	})
-	if err := n.rules.commits.apply(change{remove: stale, add: want}); err != nil {
+	err = failpoint.Step("network.bridge.rules", func() error { return n.rules.commits.apply(change{remove: stale, add: want}) })
+	if err != nil {
 		return fmt.Errorf("cannot add bridge %s to nftables table %s: %w", bridge, n.rules.inet.Name, err)
 	}
 	return nil
@@ -184,12 +194,12 @@ func (n *Net) networkElements(bridge string) ([]member, error) {
 // the next Observe.
 func (n *Net) unmakeNetwork(bridge string) {
 	if l, found, err := n.route.link(bridge); err == nil && found {
-		n.route.deleteLink(l.index)
+		_ = failpoint.Step("network.bridge.undo", func() error { return n.route.deleteLink(l.index) })
 	}
 	if es, err := n.networkElements(bridge); err == nil {
-		n.rules.commits.apply(change{remove: es})
+		_ = failpoint.Step("network.bridge.undorules", func() error { return n.rules.commits.apply(change{remove: es}) })
 	}
-	n.dropUnusedTables()
+	_ = n.dropUnusedTables()
 }
 
 // RemoveNetwork removes the bridge and the network's rules, and the tables after
@@ -226,7 +236,7 @@ func (n *Net) removeNetwork(ctx context.Context, w runtime.Network) error {
 		if len(users) > 0 {
 			return fmt.Errorf("bridge %s is %w: %s connected; remove them first", name, runtime.ErrBusy, strings.Join(users, ", "))
 		}
-		if err := n.route.deleteLink(bridge.index); err != nil {
+		if err := failpoint.Step("network.bridge.delete", func() error { return n.route.deleteLink(bridge.index) }); err != nil {
 			return fmt.Errorf("cannot delete bridge %s: %w", name, err)
 		}
 	}
@@ -234,7 +244,8 @@ func (n *Net) removeNetwork(ctx context.Context, w runtime.Network) error {
 	if err != nil {
 		return err
 	}
-	if err := n.rules.commits.apply(change{remove: es}); err != nil {
+	err = failpoint.Step("network.bridge.withdraw", func() error { return n.rules.commits.apply(change{remove: es}) })
+	if err != nil {
 		return fmt.Errorf("cannot remove bridge %s from nftables table %s: %w", name, n.rules.inet.Name, err)
 	}
 	return n.dropUnusedTables()

@@ -6,6 +6,8 @@ import (
 
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
+
+	"pinfold/runtime/failpoint"
 )
 
 // change is elements to remove from and to add to the sets, in this order. Adding
@@ -103,6 +105,7 @@ func (q *commits) alone(c change) error {
 		if err := q.write(change{remove: []member{m}}); err != nil && !errors.Is(err, unix.ENOENT) {
 			return err
 		}
+		failpoint.Hit("network.elements.part")
 	}
 	if len(c.add) == 0 {
 		return nil

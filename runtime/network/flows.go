@@ -6,6 +6,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"pinfold/runtime/failpoint"
 )
 
 // flowFilter picks tracked connections that were opened to a published port.
@@ -53,7 +55,11 @@ func (n *Net) forgetFlows(ps []publication) error {
 		return fmt.Errorf("cannot open a netlink socket: %w", err)
 	}
 	defer h.Close()
-	if _, err := h.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, flowFilter{ps, local}); err != nil {
+	err = failpoint.Step("network.flows.forget", func() error {
+		_, err := h.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, flowFilter{ps, local})
+		return err
+	})
+	if err != nil {
 		return fmt.Errorf("cannot drop tracked connections to %s: %w", ps[0].portKey, err)
 	}
 	return nil

@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"pinfold/runtime/failpoint"
 )
 
 // within runs fn on a thread that is in the network namespace at path and nowhere
@@ -63,7 +65,7 @@ func (n *Net) Loopback(netnsPath string) error {
 			return err
 		}
 		defer r.close()
-		if err := r.set(loopbackIndex, true); err != nil {
+		if err := failpoint.Step("network.loopback.up", func() error { return r.set(loopbackIndex, true) }); err != nil {
 			return fmt.Errorf("cannot bring lo up in network namespace %s: %w", netnsPath, err)
 		}
 		return nil
@@ -112,7 +114,8 @@ func look(netnsPath string) (in inside, found bool, err error) {
 // and lo up. It runs in the sandbox's namespace.
 func furnish(r *route, mac net.HardwareAddr, addr netip.Prefix, gateway netip.Addr) error {
 	// Before the link is up, or it would get a link-local IPv6 address.
-	if err := setSysctl("ipv6/conf/"+insideName+"/disable_ipv6", "1"); err != nil {
+	err := failpoint.Step("network.inside.setting", func() error { return setSysctl("ipv6/conf/"+insideName+"/disable_ipv6", "1") })
+	if err != nil {
 		return err
 	}
 	l, found, err := r.link(insideName)
@@ -123,11 +126,12 @@ func furnish(r *route, mac net.HardwareAddr, addr netip.Prefix, gateway netip.Ad
 		return fmt.Errorf("interface %s is gone", insideName)
 	}
 	if l.mac.String() != mac.String() {
-		if err := r.set(l.index, false, raw(unix.IFLA_ADDRESS, mac)); err != nil {
+		err := failpoint.Step("network.inside.mac", func() error { return r.set(l.index, false, raw(unix.IFLA_ADDRESS, mac)) })
+		if err != nil {
 			return fmt.Errorf("cannot set the hardware address of %s: %w", insideName, err)
 		}
 	}
-	if err := r.set(loopbackIndex, true); err != nil {
+	if err := failpoint.Step("network.inside.loopback", func() error { return r.set(loopbackIndex, true) }); err != nil {
 		return fmt.Errorf("cannot bring lo up: %w", err)
 	}
 	have, err := r.addresses()
@@ -137,23 +141,24 @@ func furnish(r *route, mac net.HardwareAddr, addr netip.Prefix, gateway netip.Ad
 	had := slices.Contains(have, address{l.index, addr})
 	for _, a := range have {
 		if a.index == l.index && a.prefix != addr {
-			if err := r.deleteAddress(l.index, a.prefix); err != nil && !errors.Is(err, syscall.EADDRNOTAVAIL) {
+			err := failpoint.Step("network.inside.dropaddress", func() error { return r.deleteAddress(l.index, a.prefix) })
+			if err != nil && !errors.Is(err, syscall.EADDRNOTAVAIL) {
 				return fmt.Errorf("cannot remove the address %s from %s: %w", a.prefix, insideName, err)
 			}
 		}
 	}
-	if err := r.addAddress(l.index, addr); err != nil {
+	if err := failpoint.Step("network.inside.address", func() error { return r.addAddress(l.index, addr) }); err != nil {
 		return fmt.Errorf("cannot give %s the address %s: %w", insideName, addr, err)
 	}
-	if err := r.set(l.index, true); err != nil {
+	if err := failpoint.Step("network.inside.up", func() error { return r.set(l.index, true) }); err != nil {
 		return fmt.Errorf("cannot bring %s up: %w", insideName, err)
 	}
 	if had {
-		if err := r.setOwnRoute(l.index, addr); err != nil {
+		if err := failpoint.Step("network.inside.ownroute", func() error { return r.setOwnRoute(l.index, addr) }); err != nil {
 			return fmt.Errorf("cannot set the route to %s: %w", addr.Masked(), err)
 		}
 	}
-	if err := r.setDefaultRoute(l.index, gateway); err != nil {
+	if err := failpoint.Step("network.inside.route", func() error { return r.setDefaultRoute(l.index, gateway) }); err != nil {
 		return fmt.Errorf("cannot set the default route to %s: %w", gateway, err)
 	}
 	return nil

@@ -8,6 +8,8 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
+
+	"pinfold/runtime/failpoint"
 )
 
 // tableName is what every lineage's tables are called, less the short id.
@@ -94,7 +96,7 @@ func (r *rules) ensure() error {
 			}
 		}
 	}
-	if err := conn.Flush(); err != nil {
+	if err := failpoint.Step("network.tables.make", conn.Flush); err != nil {
 		return fmt.Errorf("cannot make the nftables tables %s: %w", r.inet.Name, err)
 	}
 	return nil
@@ -108,7 +110,7 @@ func (r *rules) drop() error {
 			return err
 		}
 		conn.DelTable(t)
-		if err := conn.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
+		if err := failpoint.Step("network.tables.drop", conn.Flush); err != nil && !errors.Is(err, unix.ENOENT) {
 			return err
 		}
 	}
