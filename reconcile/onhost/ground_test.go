@@ -26,6 +26,7 @@ import (
 // What an agent is told by its environment.
 const (
 	follows   = "PINFOLD_TEST_FOLLOW"  // any value: it follows the world's configuration
+	speaks    = "PINFOLD_TEST_LOG"     // any value: it says what it does
 	mayOpen   = "PINFOLD_TEST_NOFILE"  // how many descriptors it may have
 	mayBeMany = "PINFOLD_TEST_THREADS" // how many threads it may have, as a cgroup counts them
 )
@@ -45,7 +46,9 @@ func (w *world) agentOptions() reconcile.AgentOptions {
 		}
 	}
 	o := reconcile.AgentOptions{OpenOptions: w.options("agent"), Ready: func() { fmt.Println("ready") }}
-	o.Log = hclog.New(&hclog.LoggerOptions{Output: os.Stderr, Level: hclog.Info})
+	if os.Getenv(speaks) != "" {
+		o.Log = hclog.New(&hclog.LoggerOptions{Output: os.Stderr, Level: hclog.Info})
+	}
 	if os.Getenv(follows) != "" {
 		o.ConfigDir = filepath.Join(w.dir, "config")
 	}
@@ -58,7 +61,7 @@ func logged(w *world) {
 	path := filepath.Join(w.dir, "agent.log")
 	f, err := os.Create(path)
 	w.must(err)
-	w.log = f
+	w.log, w.env = f, append(w.env, speaks+"=1")
 	w.Cleanup(func() {
 		f.Close()
 		text, err := os.ReadFile(path)
