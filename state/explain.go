@@ -15,7 +15,7 @@ func noState(path string) error {
 }
 
 func notState(path string, why error) error {
-	return fmt.Errorf("cannot open state %s: %w: %w; nothing was changed: put a backup in its place, or move it away", path, ErrNotState, why)
+	return fmt.Errorf("cannot open state %s: %w: %w; nothing was changed: %s", path, ErrNotState, why, advice(path))
 }
 
 func schemaLater(path string, schema int) error {
@@ -23,7 +23,23 @@ func schemaLater(path string, schema int) error {
 }
 
 func damaged(path, what string) error {
-	return fmt.Errorf("cannot read state %s: %w: %s; put a backup in its place", path, ErrDamaged, what)
+	return fmt.Errorf("cannot read state %s: %w: %s; %s", path, ErrDamaged, what, advice(path))
+}
+
+// advice says what to do about a state that cannot be read.
+func advice(path string) string {
+	dir := filepath.Dir(path)
+	return "'pinfold state verify' tells all that is wrong with it; " + Recovery(dir, NewestSound(dir))
+}
+
+// Recovery says how a state comes back, from its newest sound backup if there is
+// one.
+func Recovery(stateDir string, backup *Report) string {
+	const anew = "'pinfold state rebuild' makes the records anew from what is on this host"
+	if backup == nil {
+		return fmt.Sprintf("there is no sound backup in %s; %s, or put a backup from elsewhere in its place with 'pinfold state restore FILE'", filepath.Join(stateDir, backupsName), anew)
+	}
+	return fmt.Sprintf("'pinfold state restore %s' puts the newest sound backup in its place; without it, %s", backup.Path, anew)
 }
 
 // explain wraps an error of bbolt or of the disk with what could not be done.

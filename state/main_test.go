@@ -29,6 +29,8 @@ func TestMain(m *testing.M) {
 		hold(os.Args[1])
 	case "write":
 		write(os.Args[1])
+	case "convert":
+		converting(os.Args[1], os.Args[2])
 	default:
 		panic("no role " + role)
 	}
@@ -90,9 +92,9 @@ type process struct {
 	ended atomic.Bool
 }
 
-func start(t testing.TB, role, dir string) *process {
+func start(t testing.TB, role, dir string, args ...string) *process {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], dir)
+	cmd := exec.Command(os.Args[0], append([]string{dir}, args...)...)
 	cmd.Env = append(os.Environ(), roleVariable+"="+role)
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()

@@ -23,6 +23,10 @@ const fileName = "state.db"
 // checked before the first byte may be written, so a refused file is never
 // changed: ErrNotState, ErrSchema.
 func Open(ctx context.Context, o Options) (Store, error) {
+	return openAs(ctx, o, current)
+}
+
+func openAs(ctx context.Context, o Options, format format) (Store, error) {
 	lock, err := o.prepare(o.ReadOnly)
 	if err != nil {
 		return nil, err
@@ -32,13 +36,18 @@ func Open(ctx context.Context, o Options) (Store, error) {
 		return nil, err
 	}
 	holder := announce(lock.dir, o.Verb)
-	s, err := openBolt(f, lock.path, o)
+	s, err := openBolt(f, lock.path, o, format)
 	if err != nil {
 		holder.withdraw()
 		release(f)
 		return nil, err
 	}
 	s.holder = holder
+	if !o.ReadOnly {
+		if _, err := s.BackupDaily(); err != nil {
+			o.warn(err)
+		}
+	}
 	return s, nil
 }
 
@@ -60,6 +69,12 @@ func (o Options) prepare(readOnly bool) (lockWait, error) {
 		lock.waiting = func(h Holder) { once.Do(func() { o.Waiting(h) }) }
 	}
 	return lock, nil
+}
+
+func (o Options) warn(err error) {
+	if o.Warn != nil {
+		o.Warn(err)
+	}
 }
 
 // openLocked returns state.db open and locked. It starts again when the path
@@ -122,7 +137,7 @@ func lockFile(ctx context.Context, lock lockWait, f *os.File, how int) (same boo
 
 // openBolt checks the locked file f and puts a store on it. f is the store's
 // when it succeeds, and still the caller's when it fails.
-func openBolt(f *os.File, path string, o Options) (*store, error) {
+func openBolt(f *os.File, path string, o Options, format format) (*store, error) {
 	if err := verify(f); err != nil {
 		if errors.Is(err, errIO) {
 			return nil, fmt.Errorf("cannot read state %s: %w", path, err)
@@ -133,13 +148,15 @@ func openBolt(f *os.File, path string, o Options) (*store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &store{path: path, file: f, db: db, readOnly: o.ReadOnly}
+	s := &store{path: path, file: f, db: db, readOnly: o.ReadOnly, reads: format.schema}
 	if s.info, err = f.Stat(); err != nil {
 		s.closeBolt()
 		return nil, fmt.Errorf("cannot look at state %s: %w", path, bare(err))
 	}
-	if err := s.identify(); err != nil {
-		s.closeBolt()
+	if err := s.identify(format, o); err != nil {
+		if !s.stuck.Load() {
+			s.closeBolt()
+		}
 		return nil, err
 	}
 	if !o.ReadOnly {
@@ -183,28 +200,26 @@ func boltOn(f *os.File, path string, readOnly bool) (db *bolt.DB, err error) {
 	return db, nil
 }
 
-// identify reads schema and lineage and refuses what is not ours.
-func (s *store) identify() error {
+// identify refuses what is not ours, and converts what is older.
+func (s *store) identify(format format, o Options) error {
+	schema, err := s.schema()
+	switch {
+	case err != nil:
+		return err
+	case schema > format.schema:
+		return schemaLater(s.path, schema)
+	case schema < format.oldest():
+		return fmt.Errorf("cannot open state %s: %w: it has schema %d, this pinfold reads schema %d and cannot convert it; use the older pinfold that wrote it, or another -state-dir; nothing was changed", s.path, ErrSchema, schema, format.schema)
+	case schema < format.schema && o.ReadOnly:
+		return fmt.Errorf("cannot open state %s: %w: it has schema %d and is converted to schema %d by the next command that changes anything, or by the agent; looking changes nothing", s.path, ErrSchema, schema, format.schema)
+	case schema < format.schema:
+		if err := s.convert(format, schema, o.warn); err != nil {
+			return err
+		}
+	}
 	return s.View(func(t Tx) error {
-		x := t.(*tx)
-		meta := x.bolt.Bucket([]byte(metaBucket))
-		if meta == nil {
-			return notState(s.path, errors.New("it is a bbolt file of another program: it has no meta bucket"))
-		}
-		schema := string(meta.Get([]byte(metaSchema)))
-		n, err := strconv.Atoi(schema)
-		switch {
-		case schema == "":
-			return notState(s.path, errors.New("it is a bbolt file of another program: its meta has no schema"))
-		case err != nil:
-			return notState(s.path, fmt.Errorf("its schema is %.20q, not a number", schema))
-		case n > Schema:
-			return schemaLater(s.path, n)
-		case n < Schema:
-			return fmt.Errorf("cannot open state %s: %w: it has schema %d, this pinfold reads schema %d and cannot convert it; use the older pinfold that wrote it, or another -state-dir; nothing was changed", s.path, ErrSchema, n, Schema)
-		}
 		for _, name := range documentBuckets {
-			if x.bolt.Bucket([]byte(name)) == nil {
+			if t.(*tx).bolt.Bucket([]byte(name)) == nil {
 				return notState(s.path, fmt.Errorf("it is damaged: bucket %s is missing", name))
 			}
 		}
@@ -215,4 +230,23 @@ func (s *store) identify() error {
 		t.Serial()
 		return nil
 	})
+}
+
+// schema is the number of the file's schema.
+func (s *store) schema() (schema int, err error) {
+	err = s.View(func(t Tx) error {
+		meta := t.(*tx).bolt.Bucket([]byte(metaBucket))
+		if meta == nil {
+			return notState(s.path, errors.New("it is a bbolt file of another program: it has no meta bucket"))
+		}
+		text := string(meta.Get([]byte(metaSchema)))
+		if text == "" {
+			return notState(s.path, errors.New("it is a bbolt file of another program: its meta has no schema"))
+		}
+		if schema, err = strconv.Atoi(text); err != nil {
+			return notState(s.path, fmt.Errorf("its schema is %.20q, not a number", text))
+		}
+		return nil
+	})
+	return schema, err
 }

@@ -37,7 +37,7 @@ func Rebuild(ctx context.Context, o Options, lineage string, fill func(Tx) error
 	}
 	defer seized.release()
 	if f := seized.file; f != nil {
-		switch r := report(f, lock.path, nil); {
+		switch r := report(f, lock.path, Schema, nil); {
 		case r.later():
 			return "", schemaLater(lock.path, r.Schema)
 		case r.Sound():

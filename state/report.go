@@ -25,6 +25,8 @@ type Report struct {
 	Created   time.Time
 	Documents map[string]int // how many are sound, by bucket
 	Problems  []string       // empty: nothing is wrong with it
+
+	reads int // the schema of who looked
 }
 
 // Check tells what is wrong with a document, or nil. It is called in the order of
@@ -38,7 +40,7 @@ const maxProblems = 100
 func (r *Report) Sound() bool { return len(r.Problems) == 0 }
 
 // later tells of a file that a newer pinfold wrote, which is not damage.
-func (r *Report) later() bool { return r.Schema > Schema }
+func (r *Report) later() bool { return r.Schema > r.reads }
 
 func (r *Report) problem(format string, args ...any) {
 	if len(r.Problems) < maxProblems {
@@ -60,7 +62,7 @@ func Verify(ctx context.Context, o Options, check Check) (*Report, error) {
 	defer release(f)
 	holder := announce(lock.dir, o.Verb)
 	defer holder.withdraw()
-	return report(f, lock.path, check), nil
+	return report(f, lock.path, Schema, check), nil
 }
 
 // VerifyFile is Verify of a file that is no state dir's, such as a backup. One that
@@ -71,7 +73,7 @@ func VerifyFile(path string, check Check) (*Report, error) {
 		return nil, err
 	}
 	defer release(f)
-	return report(f, path, check), nil
+	return report(f, path, Schema, check), nil
 }
 
 // openFile opens a regular file for reading and locks it against writers.
@@ -101,32 +103,32 @@ func openFile(path string) (*os.File, error) {
 	return f, nil
 }
 
-// report reads the last commit in the locked file f.
-func report(f *os.File, path string, check Check) *Report {
-	m, err := latest(f)
-	if err != nil {
-		r := &Report{Path: path, Documents: map[string]int{}, Problems: []string{err.Error()}}
-		if fi, err := f.Stat(); err == nil {
-			r.Size = fi.Size()
-		}
-		return r
+// report reads the last commit in the locked file f, as one that knows a schema.
+func report(f *os.File, path string, schema int, check Check) *Report {
+	x := examine(f, path, schema, check)
+	if m, err := latest(f); err != nil {
+		x.problem("%v", err)
+	} else {
+		x.read(f, m)
 	}
-	return reportOn(f, path, m, check)
+	return x.Report
 }
 
-// reportOn reads what hangs on the meta page m.
-func reportOn(f *os.File, path string, m metaPage, check Check) *Report {
-	r := &Report{Path: path, Documents: map[string]int{}}
+func examine(f *os.File, path string, schema int, check Check) examination {
+	r := &Report{Path: path, Documents: map[string]int{}, reads: schema}
 	if fi, err := f.Stat(); err == nil {
 		r.Size = fi.Size()
 	}
-	x := examination{Report: r, check: check, meta: map[string]string{}}
+	return examination{Report: r, check: check, meta: map[string]string{}}
+}
+
+// read reads what hangs on the meta page m.
+func (x *examination) read(f *os.File, m metaPage) {
 	if err := verifyTree(f, m, x.visit); err != nil {
-		r.problem("%v", err)
-		return r
+		x.problem("%v", err)
+		return
 	}
 	x.conclude()
-	return r
 }
 
 // examination is a Report while its file is walked.
@@ -173,7 +175,7 @@ func (x *examination) conclude() {
 		return
 	}
 	if x.later() {
-		x.problem("it has schema %d, this pinfold reads schema %d: a newer pinfold wrote it", x.Schema, Schema)
+		x.problem("it has schema %d, this pinfold reads schema %d: a newer pinfold wrote it", x.Schema, x.reads)
 		return
 	}
 	if x.Lineage == "" {
@@ -186,7 +188,7 @@ func (x *examination) conclude() {
 		x.problem("when it was made, %.40q, is no instant", x.meta[metaCreated])
 	}
 	if x.Schema != Schema {
-		return
+		return // which buckets it has is its converter's to know
 	}
 	for bucket := range x.Documents {
 		if !slices.Contains(documentBuckets, bucket) {
@@ -196,41 +198,41 @@ func (x *examination) conclude() {
 }
 
 // Verify reads the last commit of the open store, whatever is written meanwhile.
-func (s *store) Verify(check Check) (r *Report, err error) {
+func (s *store) Verify(check Check) (*Report, error) {
 	s.views.RLock()
 	defer s.views.RUnlock()
-	if err := s.usable(); err != nil {
+	if s.closed.Load() {
+		return nil, fmt.Errorf("cannot use state %s: %w", s.path, ErrClosed)
+	}
+	if err := s.gone(); err != nil {
 		return nil, err
+	}
+	if broken := s.broken.Load(); broken != nil {
+		r := report(s.file, s.path, s.reads, check)
+		r.problem("%v", *broken)
+		return r, nil
+	}
+	if s.short() != nil {
+		return report(s.file, s.path, s.reads, check), nil
 	}
 	// The transaction keeps the pages of its commit from being used again. Its meta
 	// page is overwritten by the second commit after it, hence the loop.
 	for range 10 {
-		err = s.guarded(func(b *bolt.Tx) error {
+		var r *Report
+		err := s.view(func(b *bolt.Tx) error {
 			m, err := metaOf(s.file, uint64(b.ID()))
 			if err == nil {
-				r = reportOn(s.file, s.path, m, check)
+				x := examine(s.file, s.path, s.reads, check)
+				x.read(s.file, m)
+				r = x.Report
 			}
 			return err
 		})
-		if !errors.Is(err, errNoMeta) {
-			break
+		if err == nil {
+			return r, nil
 		}
 	}
-	if err != nil { // both meta pages, or the way to them, are damaged
-		r = report(s.file, s.path, check)
-	}
-	return r, nil
-}
-
-// guarded is a bbolt transaction for reading, in which a fault is an error.
-func (s *store) guarded(fn func(*bolt.Tx) error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = damaged(s.path, fmt.Sprint(p))
-		}
-	}()
-	defer faultsPanic()()
-	return s.db.View(fn)
+	return report(s.file, s.path, s.reads, check), nil // its meta pages are damaged
 }
 
 var errNoMeta = errors.New("no meta page of this transaction")

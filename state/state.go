@@ -29,16 +29,20 @@
 //	state.holder   who has state.db open, for the words of LockedError; never
 //	               decides anything (holder.go)
 //	state.db.new   a state.db under construction, renamed when whole (create.go)
+//	state.db.bad-* what stood in its place before a restore or rebuild (place.go)
+//	backups        copies of state.db (backup.go)
 package state
 
 import (
 	"encoding/binary"
 	"errors"
+	"os"
 	"time"
 )
 
 // Schema is the version of the bucket tree and of the documents in it. A file
-// with another number is refused, never misread.
+// with an older number is converted where it can be (migrate.go); any other is
+// refused, never misread.
 const Schema = 1
 
 // Buckets.
@@ -73,6 +77,13 @@ type Store interface {
 	Lineage() string
 	// Path is the file.
 	Path() string
+	// BackupDaily makes today's backup, unless there is one or nothing is recorded
+	// yet; nil without an error: it was not needed. Opening for writing does it too.
+	BackupDaily() (*Report, error)
+	// Backup makes one that stays until the user deletes it.
+	Backup() (*Report, error)
+	// BackupTo writes one to an empty file; path is for the words.
+	BackupTo(f *os.File, path string) (*Report, error)
 	// Verify reads the whole file as it is on disk now. An error says that it could
 	// not be looked at.
 	Verify(check Check) (*Report, error)
@@ -133,6 +144,9 @@ type Options struct {
 	// Waiting, when set, is told once who has the file, if that takes longer than a
 	// moment. A zero PID: it could not be told.
 	Waiting func(Holder)
+	// Warn, when set, is told what went wrong and stops nothing: a backup that could
+	// not be made.
+	Warn func(error)
 	// ReadOnly opens an existing file for looking only and shares it with
 	// other readers; ErrNoState when there is none.
 	ReadOnly bool
@@ -156,6 +170,8 @@ var (
 	ErrDamaged = errors.New("the state file is damaged")
 	// ErrReadable: Rebuild where there is a state that can be read.
 	ErrReadable = errors.New("the state can be read")
+	// ErrLineage: Restore of another state's backup.
+	ErrLineage = errors.New("the backup is of another state")
 	// ErrReadOnly: Update on a store opened with Options.ReadOnly.
 	ErrReadOnly = errors.New("state is open for reading only")
 	ErrClosed   = errors.New("state is closed")

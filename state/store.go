@@ -18,6 +18,7 @@ type store struct {
 	info     os.FileInfo
 	db       *bolt.DB
 	readOnly bool
+	reads    int // the schema
 	lineage  string
 	holder   announcement
 
@@ -26,7 +27,7 @@ type store struct {
 	views  sync.RWMutex  // held shared by each View, exclusively while closing
 	closed atomic.Bool
 	broken atomic.Pointer[error] // set once the file must not be trusted any more
-	stuck  bool                  // the writer's: bbolt kept its locks, so its Close would hang
+	stuck  atomic.Bool           // bbolt kept its locks, so its Close would hang
 }
 
 func (s *store) Lineage() string { return s.lineage }
@@ -38,8 +39,30 @@ func (s *store) View(fn func(Tx) error) error {
 	if err := s.usable(); err != nil {
 		return err
 	}
-	return s.db.View(func(b *bolt.Tx) error {
+	return s.view(func(b *bolt.Tx) error {
 		return (&tx{store: s, bolt: b}).run(fn)
+	})
+}
+
+// view runs fn in a bbolt transaction for reading. A fault or panic of bbolt's own
+// breaks the store down; one of fn passes.
+func (s *store) view(fn func(*bolt.Tx) error) (err error) {
+	inside := false
+	defer func() {
+		if inside {
+			return
+		}
+		if p := recover(); p != nil {
+			s.stuck.Store(true)
+			err = s.breakDown(p)
+		}
+	}()
+	defer faultsPanic()()
+	return s.db.View(func(b *bolt.Tx) error {
+		inside = true
+		err := fn(b)
+		inside = false
+		return err
 	})
 }
 
@@ -53,9 +76,17 @@ func (s *store) usable() error {
 	return s.inPlace()
 }
 
-// inPlace tells whether the path still means the file that is open for writing. A
-// reader's answers are true of the moment it opened the file at.
+// inPlace tells whether the file that is open is still what it was opened as.
 func (s *store) inPlace() error {
+	if err := s.gone(); err != nil {
+		return err
+	}
+	return s.short()
+}
+
+// gone tells whether the path still means the file that is open for writing. A
+// reader's answers are true of the moment it opened the file at.
+func (s *store) gone() error {
 	if s.readOnly {
 		return nil
 	}
@@ -68,6 +99,19 @@ func (s *store) inPlace() error {
 		ErrGone, s.path, pid, pid, s.file.Fd())
 }
 
+// short tells whether somebody cut the file: it only ever grows. bbolt must not
+// come near one that is, for it reads where the file was mapped.
+func (s *store) short() error {
+	now, err := s.file.Stat()
+	if err != nil {
+		return fmt.Errorf("cannot look at state %s: %w", s.path, bare(err))
+	}
+	if was := s.info.Size(); now.Size() < was {
+		return damaged(s.path, fmt.Sprintf("somebody cut it from %d bytes to %d while it was open", was, now.Size()))
+	}
+	return nil
+}
+
 func (s *store) Close() error {
 	if !s.closed.CompareAndSwap(false, true) {
 		return nil
@@ -76,13 +120,14 @@ func (s *store) Close() error {
 		s.queue.close()
 		<-s.done
 	}
-	s.views.Lock()
-	defer s.views.Unlock()
-	s.holder.withdraw() // while we have the lock: the next holder must not find us
-	if s.stuck {
+	if s.stuck.Load() { // and whoever waits for bbolt's locks waits on
+		s.holder.withdraw()
 		release(s.file)
 		return nil
 	}
+	s.views.Lock()
+	defer s.views.Unlock()
+	s.holder.withdraw() // while we have the lock: the next holder must not find us
 	if err := s.closeBolt(); err != nil {
 		return fmt.Errorf("cannot close state %s: %w", s.path, err)
 	}
@@ -110,9 +155,12 @@ func (s *store) transact(fn func(*bolt.Tx) error) (err error) {
 	if err := s.broken.Load(); err != nil {
 		return *err
 	}
+	if err := s.short(); err != nil {
+		return err
+	}
 	defer func() {
 		if p := recover(); p != nil {
-			s.stuck = true
+			s.stuck.Store(true)
 			err = s.breakDown(p)
 		}
 	}()
@@ -122,7 +170,7 @@ func (s *store) transact(fn func(*bolt.Tx) error) (err error) {
 	err = s.db.Update(func(b *bolt.Tx) error {
 		id = b.ID()
 		if mine = fn(b); mine == nil {
-			mine = s.inPlace()
+			mine = s.gone()
 		}
 		return mine
 	})

@@ -1,0 +1,209 @@
+package state
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func restoreFrom(dir, backup, lineage string, force bool) (*Restored, error) {
+	return Restore(context.Background(), Options{Dir: dir, Verb: "state restore"}, backup, lineage, force, nil)
+}
+
+// backedUp makes a state with a backup and a change after it, and closes it.
+func backedUp(t *testing.T, dir string) (backup *Report, says map[string]string) {
+	t.Helper()
+	s := open(t, dir)
+	fill(t, s)
+	says, err := content(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	backup, err = s.Backup()
+	if err != nil {
+		t.Fatal(err)
+	}
+	update(t, s, func(x Tx) error {
+		return errors.Join(x.Delete(Sandboxes, "sandbox.a"), x.Put(Sandboxes, "sandbox.b", []byte("b")), x.Bump(), x.Bump())
+	})
+	s.Close()
+	return backup, says
+}
+
+// isRestored checks that the state says what the backup did, but for the serial.
+func isRestored(t *testing.T, dir string, r *Restored, want map[string]string) {
+	t.Helper()
+	s := open(t, dir)
+	defer s.Close()
+	says, err := content(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	view(t, s, func(x Tx) error {
+		if x.Serial() != r.Serial || r.Serial <= 3 {
+			t.Errorf("serial %d, told was %d", x.Serial(), r.Serial)
+		}
+		return nil
+	})
+	says["serial"] = want["serial"]
+	if !maps.Equal(says, want) {
+		t.Errorf("it says %v, not %v", says, want)
+	}
+}
+
+// A sound state is moved aside as a damaged one is; both are still there.
+func TestRestore(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(path string) error{
+		"sound":     func(string) error { return nil },
+		"cut":       func(path string) error { return os.Truncate(path, 5000) },
+		"empty":     func(path string) error { return os.Truncate(path, 0) },
+		"missing":   os.Remove,
+		"directory": func(path string) error { return errors.Join(os.Remove(path), os.Mkdir(path, 0o700)) },
+		"fifo":      func(path string) error { return errors.Join(os.Remove(path), unix.Mkfifo(path, 0o600)) },
+		"link":      func(path string) error { return errors.Join(os.Remove(path), os.Symlink("/nowhere", path)) },
+		"later":     func(path string) error { setSchema(t, path, "9"); return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			backup, want := backedUp(t, dir)
+			path := filepath.Join(dir, fileName)
+			if err := spoil(path); err != nil {
+				t.Fatal(err)
+			}
+			was, _ := os.Lstat(path)
+			copied := digest(t, backup.Path)
+			r, err := restoreFrom(dir, backup.Path, "", false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			is, err := os.Lstat(r.Aside)
+			switch {
+			case was == nil:
+				if r.Aside != "" {
+					t.Errorf("aside is %s, of nothing", r.Aside)
+				}
+			case err != nil || !os.SameFile(was, is):
+				t.Errorf("aside is %v, %v", is, err)
+			}
+			isRestored(t, dir, r, want)
+			if digest(t, backup.Path) != copied {
+				t.Error("the backup was changed")
+			}
+		})
+	}
+}
+
+// What is refused changes nothing.
+func TestRestoreRefuses(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	backup, _ := backedUp(t, dir)
+	path := filepath.Join(dir, fileName)
+	was := digest(t, path)
+
+	other := t.TempDir()
+	foreign, _ := backedUp(t, other)
+	good, err := os.ReadFile(backup.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := func(name string, content []byte) string {
+		path := filepath.Join(other, name)
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	later := file("later", good)
+	setSchema(t, later, "9")
+	older := file("older", good)
+	setSchema(t, older, "0")
+	for name, c := range map[string]struct {
+		backup string
+		is     error
+	}{
+		"cut":             {file("cut", good[:len(good)/2]), ErrDamaged},
+		"document":        {file("document", bytes.ReplaceAll(good, []byte(`{"n":1}`), []byte(`{"n":2}`))), ErrDamaged},
+		"empty":           {file("empty", nil), ErrDamaged},
+		"later":           {later, ErrSchema},
+		"older":           {older, ErrSchema},
+		"another lineage": {foreign.Path, ErrLineage},
+		"a directory":     {other, ErrNotState},
+		"none":            {filepath.Join(other, "none"), os.ErrNotExist},
+	} {
+		if _, err := restoreFrom(dir, c.backup, "", false); !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.backup) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := restoreFrom(dir, path, "", false); err == nil || !strings.Contains(err.Error(), "itself") {
+		t.Errorf("itself: %v", err)
+	}
+	// The file is gone, but whose the directory is is known.
+	if err := os.Rename(path, path+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := restoreFrom(dir, foreign.Path, backup.Lineage, false); !errors.Is(err, ErrLineage) {
+		t.Errorf("another lineage where the state is gone: %v", err)
+	}
+	if err := os.Rename(path+".away", path); err != nil {
+		t.Fatal(err)
+	}
+
+	s := open(t, dir)
+	var locked *LockedError
+	if _, err := restoreFrom(dir, backup.Path, "", false); !errors.As(err, &locked) || locked.Holder.PID != os.Getpid() {
+		t.Errorf("while it is open: %v", err)
+	}
+	s.Close()
+	if digest(t, path) != was {
+		t.Error("the state was changed")
+	}
+	for _, left := range names(t, dir) {
+		if left != fileName && left != backupsName {
+			t.Errorf("left %q", left)
+		}
+	}
+
+	if r, err := restoreFrom(dir, foreign.Path, "", true); err != nil || r.Backup.Lineage != foreign.Lineage {
+		t.Errorf("forced: %+v, %v", r, err)
+	}
+}
+
+// A daily backup is named in the words of what cannot be opened.
+func TestWordsNameTheNewestSoundBackup(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	backup, _ := backedUp(t, dir)
+	newer := filepath.Join(dir, backupsName, "state-29991231T000000Z-9.db")
+	if err := os.WriteFile(newer, []byte("damaged"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, fileName)
+	if err := os.Truncate(path, 100); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Open(context.Background(), Options{Dir: dir})
+	if !errors.Is(err, ErrNotState) {
+		t.Fatal(err)
+	}
+	for _, want := range []string{path, "nothing was changed", "'pinfold state verify'", "'pinfold state restore " + backup.Path + "'", "'pinfold state rebuild'"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q lacks %q", err, want)
+		}
+	}
+	if err := os.RemoveAll(filepath.Join(dir, backupsName)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(context.Background(), Options{Dir: dir}); err == nil || !strings.Contains(err.Error(), "there is no sound backup in "+filepath.Join(dir, backupsName)) {
+		t.Errorf("without a backup: %v", err)
+	}
+}
