@@ -119,6 +119,7 @@ func (a *agent) loop(ctx context.Context, ready func()) error {
 	defer a.unwatchAll()
 	defer a.relay.Close()
 	a.work.Go(func() { a.keepActivity(ctx) })
+	a.work.Go(func() { a.keepBackups(ctx, backupTick) })
 	tick := time.NewTicker(clockTick)
 	defer tick.Stop()
 	var lastLook time.Time

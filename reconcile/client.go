@@ -260,6 +260,34 @@ func (c *Client) Events(ctx context.Context, r EventsRequest) (*EventsResult, er
 	return res, nil
 }
 
+func (c *Client) Verify(ctx context.Context) (*VerifyResult, error) {
+	res := new(VerifyResult)
+	if err := c.call(ctx, "verify", nil, res, nil); err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+func (c *Client) Backup(ctx context.Context, r BackupRequest) (*BackupResult, error) {
+	var files []*os.File
+	if r.File != nil {
+		files = append(files, r.File)
+	}
+	res := new(BackupResult)
+	if err := c.call(ctx, "backup", r, res, nil, files...); err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+func (c *Client) GC(ctx context.Context, r GCRequest) (*GCResult, error) {
+	res := new(GCResult)
+	if err := c.call(ctx, "gc", r, res, nil); err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
 // session begins what has signals and a code.
 func (c *Client) session(ctx context.Context, method string, body any, files ...*os.File) (ExecSession, error) {
 	w, err := c.open(method, body, files...)

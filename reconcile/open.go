@@ -42,6 +42,8 @@ type OpenOptions struct {
 	// Waiting, when set, is told once, in words, for whom the state is waited for,
 	// if that takes longer than a moment.
 	Waiting func(text string)
+	// Warn, when set, is told in words what went wrong and stops nothing.
+	Warn    func(text string)
 	Version string
 	Log     hclog.Logger
 }
@@ -174,6 +176,12 @@ func openStore(ctx context.Context, o OpenOptions) (state.Store, error) {
 		}
 	})
 	options := state.Options{Dir: o.StateDir, Verb: o.Verb, Wait: o.LockWait, ReadOnly: o.ReadOnly}
+	options.Warn = func(err error) {
+		o.Log.Warn(err.Error())
+		if o.Warn != nil {
+			o.Warn(err.Error())
+		}
+	}
 	if o.Waiting != nil {
 		options.Waiting = func(h state.Holder) {
 			who := "another process"

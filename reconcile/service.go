@@ -47,6 +47,14 @@ type Service interface {
 	Events(ctx context.Context, r EventsRequest) (*EventsResult, error)
 	// Outputs are the values kept by the last apply.
 	Outputs(ctx context.Context) ([]config.Output, error)
+	// Verify reads the whole state file and tells what is wrong with it. What is
+	// wrong is no error.
+	Verify(ctx context.Context) (*VerifyResult, error)
+	// Backup copies the state, into its backups or to the request's file.
+	Backup(ctx context.Context, r BackupRequest) (*BackupResult, error)
+	// GC removes what the journal proves half-made, and tells of what has this state's
+	// mark without a record, or a record without being on the host.
+	GC(ctx context.Context, r GCRequest) (*GCResult, error)
 	// Status tells who serves: this process or an agent.
 	Status(ctx context.Context) (*ServiceStatus, error)
 	Close() error

@@ -49,6 +49,12 @@ type engine struct {
 	copyOut  func(path string, w io.Writer) error
 	copyIn   func(path string, r io.Reader) error
 	log      func() (*os.File, error)
+
+	verified  *reconcile.VerifyResult
+	backups   []reconcile.BackupRequest
+	backup    func(reconcile.BackupRequest) (*reconcile.BackupResult, error)
+	gcs       []reconcile.GCRequest
+	collected *reconcile.GCResult
 }
 
 type session struct {
@@ -192,6 +198,23 @@ func (e *engine) Events(_ context.Context, r reconcile.EventsRequest) (*reconcil
 		return &reconcile.EventsResult{FormatVersion: "1"}, e.err
 	}
 	return e.happened(r)
+}
+
+func (e *engine) Verify(context.Context) (*reconcile.VerifyResult, error) {
+	return e.verified, e.err
+}
+
+func (e *engine) Backup(_ context.Context, r reconcile.BackupRequest) (*reconcile.BackupResult, error) {
+	e.backups = append(e.backups, r)
+	if e.backup == nil {
+		return &reconcile.BackupResult{FormatVersion: "1", Path: r.Path}, e.err
+	}
+	return e.backup(r)
+}
+
+func (e *engine) GC(_ context.Context, r reconcile.GCRequest) (*reconcile.GCResult, error) {
+	e.gcs = append(e.gcs, r)
+	return e.collected, e.err
 }
 
 func (e *engine) Outputs(context.Context) ([]config.Output, error) { return e.outputs, e.err }
