@@ -15,9 +15,12 @@ import (
 )
 
 const (
-	// fullLook is how often the whole host is looked at though nothing happened:
-	// what leaves no event (a deleted link, flushed rules) is found then.
-	fullLook = time.Minute
+	// The whole host is looked at though nothing happened: what leaves no event (a
+	// deleted link, flushed rules) is found then. How often, follows from what a look
+	// costs: at most one part in lookShare of the time, between soonLook and fullLook.
+	soonLook  = 5 * time.Second
+	fullLook  = time.Minute
+	lookShare = 300
 	// clockTick is how often the wall clock is compared with what is due, so that
 	// a stepped clock or a host that slept is noticed within seconds.
 	clockTick = time.Second
@@ -122,22 +125,23 @@ func (a *agent) loop(ctx context.Context, ready func()) error {
 	a.work.Go(func() { a.keepBackups(ctx, backupTick) })
 	tick := time.NewTicker(clockTick)
 	defer tick.Stop()
-	var lastLook time.Time
+	var last look
 	failed := 0 // looks in a row
 	for {
 		full, dirty := a.takeDirty()
 		now := a.now()
 		a.log.Debug("awake", "everything", full, "addresses", dirty)
-		if full || now.Sub(lastLook) >= fullLook || now.Before(lastLook) {
-			lastLook = now
-			if err := a.pass(ctx); err == nil {
+		if full || last.over(now) {
+			began := time.Now()
+			err := a.pass(ctx)
+			last = look{at: now, rest: min(max(lookShare*time.Since(began), soonLook), fullLook)}
+			if err == nil {
 				failed = 0
 				a.content("")
 			} else if ctx.Err() == nil {
-				again := min(paceMin<<min(failed, 10), fullLook)
+				last.rest = min(paceMin<<min(failed, 10), fullLook)
 				failed++
-				a.complain("", "cannot look after the sandboxes", err, "again_in", again)
-				lastLook = now.Add(again - fullLook)
+				a.complain("", "cannot look after the sandboxes", err, "again_in", last.rest)
 			}
 		} else {
 			for _, address := range dirty {
@@ -148,11 +152,20 @@ func (a *agent) loop(ctx context.Context, ready func()) error {
 			ready()
 			ready = nil
 		}
-		if !a.sleep(ctx, tick, lastLook) {
+		if !a.sleep(ctx, tick, last) {
 			return nil
 		}
 	}
 }
+
+// look is one look at everything, and how long it is good for.
+type look struct {
+	at   time.Time
+	rest time.Duration
+}
+
+// over reports whether the next look is due. A clock that was set back makes it so.
+func (l look) over(now time.Time) bool { return now.Sub(l.at) >= l.rest || now.Before(l.at) }
 
 // takeDirty empties the list of what is to be looked at now: what was asked for
 // and what is due.
@@ -176,7 +189,7 @@ func (a *agent) takeDirty() (full bool, addresses []string) {
 }
 
 // sleep returns true when there is something to look at, false when ctx is over.
-func (a *agent) sleep(ctx context.Context, tick *time.Ticker, lastLook time.Time) bool {
+func (a *agent) sleep(ctx context.Context, tick *time.Ticker, last look) bool {
 	var due <-chan time.Time
 	if at := a.nextDue(); !at.IsZero() {
 		t := time.NewTimer(max(0, at.Sub(a.now())))
@@ -192,7 +205,7 @@ func (a *agent) sleep(ctx context.Context, tick *time.Ticker, lastLook time.Time
 		case <-tick.C:
 			now := a.now()
 			at := a.nextDue()
-			if (!at.IsZero() && !now.Before(at)) || now.Sub(lastLook) >= fullLook || now.Before(lastLook) {
+			if (!at.IsZero() && !now.Before(at)) || last.over(now) {
 				return true
 			}
 		case <-a.kick:

@@ -612,8 +612,8 @@ func TestQuietAgentDoesNothing(t *testing.T) {
 			t.Errorf("%d transactions in an hour without events", n-commits)
 		}
 		nowPasses, nowGlances := k.looks()
-		if n := nowPasses - passes; n < 59 || n > 61 {
-			t.Errorf("%d full looks in an hour, want one a minute", n)
+		if n := nowPasses - passes; n < int(time.Hour/soonLook)-1 || n > int(time.Hour/soonLook)+1 {
+			t.Errorf("%d full looks in an hour, want one every %s", n, soonLook)
 		}
 		if nowGlances != glances {
 			t.Errorf("%d looks at single sandboxes in an hour without events", nowGlances-glances)
@@ -652,7 +652,7 @@ func TestFailingStepsArePaced(t *testing.T) {
 				l.world.ClearOps()
 				sleep(4 * time.Minute)
 				nowPasses, nowGlances := k.looks()
-				if n := nowPasses - passes; n > 20 {
+				if n := nowPasses - passes; n > int(4*time.Minute/soonLook)+1 {
 					t.Errorf("%d full looks in 4 minutes", n)
 				}
 				if n := nowGlances - glances; n > 40 {
@@ -689,7 +689,7 @@ func TestUnwritableStateIsPaced(t *testing.T) {
 		l.world.KillMain(l.id(p.Engine, "sandbox.a"), 9)
 		m.dead.Store(true)
 		sleep(10 * time.Minute)
-		if passes, glances := k.looks(); passes > 40 || glances > 40 {
+		if passes, glances := k.looks(); passes > int(10*time.Minute/soonLook)+10 || glances > 40 {
 			t.Errorf("%d full looks, %d single looks in ten minutes", passes, glances)
 		}
 		m.dead.Store(false)

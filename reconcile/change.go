@@ -332,7 +332,7 @@ func (r *run) repair(ctx context.Context, rec *plan.Sandbox, c plan.Change) erro
 		}
 	}
 	if err != nil {
-		return r.stepFailed(rec, in, fmt.Errorf("cannot repair %s: %w", rec.Address, err), nil)
+		return r.stepFailed(rec, in, fmt.Errorf("cannot repair %s (%s missing): %w", rec.Address, strings.Join(c.Missing, ", "), err), nil)
 	}
 	worked(rec)
 	w := &write{}

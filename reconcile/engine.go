@@ -118,7 +118,7 @@ func NewEngine(ctx context.Context, o EngineOptions) (*Engine, error) {
 	e.turn.init(e.now)
 	if !e.readOnly {
 		if err := e.sweepBlocks(); err != nil {
-			return nil, err
+			e.log.Warn("what no sandbox stands on any more stays in the state", "error", err)
 		}
 		if err := e.as(e.by).recover(ctx); err != nil {
 			return nil, err

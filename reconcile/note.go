@@ -58,6 +58,25 @@ func (e *Engine) note(records map[string]*plan.Sandbox) {
 	}
 }
 
+// noteMissing has notes written that a crash prevented.
+func (e *Engine) noteMissing(o runtime.Observation) {
+	if e.readOnly {
+		return
+	}
+	missing := map[string]*plan.Sandbox{}
+	e.mu.Lock()
+	for address, rec := range e.records.Sandboxes {
+		if rec.Instance == nil {
+			continue
+		}
+		if in, there := o.Instances[rec.Instance.ID]; there && !in.Noted && in.Unknown == "" {
+			missing[address] = rec
+		}
+	}
+	e.mu.Unlock()
+	e.note(missing)
+}
+
 func (e *Engine) writeNotes() {
 	n := &e.notes
 	for {
@@ -94,7 +113,7 @@ func (e *Engine) writeNote(rec *plan.Sandbox) error {
 	same := e.notes.last[id] == sum
 	e.notes.mu.Unlock()
 	if same {
-		return nil
+		return nil // written already; a look may have begun before
 	}
 	if err := e.host.Note(context.Background(), id, doc); err != nil {
 		return err

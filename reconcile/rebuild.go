@@ -101,12 +101,9 @@ func lostLineage(ctx context.Context, o OpenOptions) (string, error) {
 	if _, ok, err := dial(o.RunDir); err == nil && ok {
 		return "", &Error{Kind: Locked, Message: "an agent serves " + o.RunDir + "; stop it before its state is made anew"}
 	}
-	s, err := state.Open(ctx, state.Options{Dir: o.StateDir, Verb: o.Verb, ReadOnly: true})
+	rep, err := state.Verify(ctx, state.Options{Dir: o.StateDir, Verb: o.Verb}, nil)
 	switch {
-	case err == nil:
-		if err := s.Close(); err != nil {
-			return "", err
-		}
+	case err == nil && rep.Sound():
 		return "", &Error{Kind: Invalid, Message: statePath(o.StateDir) + " is in order, there is nothing to rebuild; nothing was changed"}
 	case errors.Is(err, state.ErrLocked), errors.Is(err, state.ErrSchema):
 		return "", err

@@ -188,3 +188,24 @@ func TestRebuildWithoutNotes(t *testing.T) {
 		}
 	})
 }
+
+// A note that a crash prevented is written at the next look.
+func TestAMissingNoteIsWritten(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		l := newLab(t, nil)
+		l.main(pair)
+		e := l.open("apply")
+		l.apply(e, plan.Options{})
+		id := sandboxID(e, "sandbox.b")
+		l.close(e)
+		l.world.Forget(id)
+		e = l.open("apply")
+		l.nothingToDo(e)
+		l.close(e)
+		e = l.open("apply")
+		if s, _, err := e.host.Inspect(context.Background(), id); err != nil || !s.Noted {
+			t.Errorf("after a look: %+v, %v", s, err)
+		}
+		l.end(e)
+	})
+}

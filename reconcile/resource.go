@@ -72,7 +72,7 @@ func (r *run) networkChange(ctx context.Context, c plan.Change) error {
 			return fmt.Errorf("cannot create %s: %w", c.Address, err)
 		}
 	}
-	return r.ensureNetwork(ctx, rec, string(c.Action))
+	return r.ensureNetwork(ctx, rec, string(c.Action), c.Cause)
 }
 
 // place gives a network its range. A chosen one is recorded before another
@@ -103,7 +103,7 @@ func (e *actor) place(ctx context.Context, rec *plan.Network) error {
 // ensureNetwork makes or mends a network. A new one is recorded first, unmade; of
 // an existing one the new spec is recorded when the host has it, so that a failed
 // or interrupted change is planned again.
-func (e *actor) ensureNetwork(ctx context.Context, rec *plan.Network, verb string) error {
+func (e *actor) ensureNetwork(ctx context.Context, rec *plan.Network, verb, cause string) error {
 	w := &write{}
 	if !rec.Made {
 		before := *rec
@@ -132,7 +132,7 @@ func (e *actor) ensureNetwork(ctx context.Context, rec *plan.Network, verb strin
 	rec.Made = true
 	w = &write{bump: true}
 	set(&w.networks, rec.Address, rec)
-	return e.end(in, w.event(Event{Address: rec.Address, Type: verb, Reason: verb, Instance: rec.ID}))
+	return e.end(in, w.event(Event{Address: rec.Address, Type: verb, Reason: cause, Instance: rec.ID}))
 }
 
 func (e *actor) deleteNetwork(ctx context.Context, rec *plan.Network, reason string) error {

@@ -50,6 +50,7 @@ func (e *Engine) look(ctx context.Context) (sight, error) {
 	if err != nil {
 		return sight{}, fmt.Errorf("cannot look at the host: %w", err)
 	}
+	e.noteMissing(o)
 	s := sightOf(o)
 	e.probes.fill(&s)
 	return s, nil

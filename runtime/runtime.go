@@ -325,6 +325,7 @@ type InstanceState struct {
 	Mark     Mark
 	Unknown  string  // not empty: why it could not be looked at; other fields mean nothing then
 	Released bool    // Release gave it up
+	Noted    bool    // a Note lies beside its files
 	Layer    bool    // its writable layer exists
 	Alive    bool    // PID 1 exists, is no zombie, and is the recorded one
 	Process  Process // of the live PID 1

@@ -15,6 +15,9 @@ var notes = []test{
 		w.stop(in.ID)
 		all, err := w.h.Notes(w.ctx)
 		w.must(err)
+		if !w.state(in.ID).Noted {
+			w.Error("it does not say that it is noted")
+		}
 		n := all[in.ID]
 		if string(n.Doc) != `{"n":2}` || n.At.IsZero() || n.Made == nil || n.Made.Mark != in.Mark || n.Made.Image != in.Image {
 			w.Errorf("noted %s at %s of %+v", n.Doc, n.At, n.Made)
@@ -31,7 +34,7 @@ var notes = []test{
 		w.create(in)
 		all, err := w.h.Notes(w.ctx)
 		w.must(err)
-		if n := all[in.ID]; n.Doc != nil || n.Made == nil || n.Made.Mark != in.Mark {
+		if n := all[in.ID]; w.state(in.ID).Noted || n.Doc != nil || n.Made == nil || n.Made.Mark != in.Mark {
 			w.Errorf("noted %s of %+v", n.Doc, n.Made)
 		}
 	}},

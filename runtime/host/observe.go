@@ -214,6 +214,9 @@ func (h *Host) lookOnce(id string, seen *network.Observed) (runtime.InstanceStat
 	if s.Released, err = there(h.releasedPath(id)); err != nil {
 		return s, err
 	}
+	if s.Noted, err = there(h.notePath(id)); err != nil {
+		return s, err
+	}
 	if _, err := os.Lstat(filepath.Join(h.instanceDir(id), "upper")); err == nil {
 		s.Layer = true
 	} else if !errors.Is(err, os.ErrNotExist) {

@@ -65,7 +65,7 @@ func (h *Host) state(in *instance) runtime.InstanceState {
 		s.Unknown = in.unknown
 		return s
 	}
-	s.Released = in.released
+	s.Released, s.Noted = in.released, in.note != nil
 	s.Layer = in.layer != nil
 	s.Outcome = copyOutcome(in.outcome)
 	s.OOMKills = in.ooms
