@@ -20,7 +20,7 @@ const (
 	// costs: at most one part in lookShare of the time, between soonLook and fullLook.
 	soonLook  = 5 * time.Second
 	fullLook  = time.Minute
-	lookShare = 300
+	lookShare = 500
 	// clockTick is how often the wall clock is compared with what is due, so that
 	// a stepped clock or a host that slept is noticed within seconds.
 	clockTick = time.Second
