@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"pinfold/runtime/failpoint"
 )
 
 // server answers calls on the agent's socket with its engine.
@@ -35,12 +37,24 @@ func listen(runDir string) (*net.UnixListener, error) {
 	} else if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED) {
 		return nil, fmt.Errorf("cannot use %s: %w", path, err)
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
+	err := failpoint.Step("engine.socket.remove", func() error { return os.Remove(path) })
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("cannot make way for the socket: %w", err)
 	}
 	old := unix.Umask(0o177)
 	defer unix.Umask(old)
-	return net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	var l *net.UnixListener
+	err = failpoint.Step("engine.socket.listen", func() (err error) {
+		l, err = net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+		return err
+	})
+	if err != nil {
+		if l != nil {
+			l.Close()
+		}
+		return nil, fmt.Errorf("cannot listen on %s: %w", path, err)
+	}
+	return l, nil
 }
 
 // socketCheck is how often the socket is looked for.
@@ -66,7 +80,7 @@ func (s *server) serve(ctx context.Context, l *net.UnixListener) error {
 // listenAgain tries until there is a socket; nil when ctx ends before.
 func (s *server) listenAgain(ctx context.Context) *net.UnixListener {
 	for {
-		err := os.MkdirAll(s.runDir, 0o700)
+		err := failpoint.Step("engine.rundir.keep", func() error { return os.MkdirAll(s.runDir, 0o700) })
 		if err == nil {
 			var l *net.UnixListener
 			if l, err = listen(s.runDir); err == nil {
