@@ -1,0 +1,343 @@
+//go:build failpoints
+
+package crash
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"pinfold/config"
+	"pinfold/reconcile"
+	"pinfold/reconcile/plan"
+)
+
+// A verb is work that is cut off, or made to fail, at each point that it passes.
+type verb struct {
+	name    string
+	before  string       // the files applied first; empty: nothing is there yet
+	prepare func(*world) // then brings the host to where the work begins
+	after   string       // the files that the work is about; empty: before
+	// work is what is done; nil: an apply of the files. agent: the agent does it.
+	work  func(ctx context.Context, s reconcile.Service, dir string) (*reconcile.ApplyResult, error)
+	agent bool
+
+	either bool // cut off, it may as well not have happened: a verb, which nobody repeats
+	// What becomes of sandbox.a. Its volumes, claim, uid, lease, ports and address stay
+	// in any case.
+	samePID  bool // its process goes on
+	newLayer bool // its writable layer goes
+	moves    bool // its address goes, with its network
+	ends     bool // all of it goes
+	// alone: there is no neighbour, or it is part of the work.
+	alone bool
+}
+
+// apply tells whether the work is an apply, in which something else can be asked for
+// besides.
+func (v *verb) apply() bool { return v.work == nil && !v.agent }
+
+const (
+	base = `image "base" { source = "host" }
+network "n" {
+  cidr = "NET0"
+}
+volume "data" {}
+`
+	// b answers whoever connects.
+	b = `sandbox "b" {
+  image   = image.base
+  command = ["perl", "-MIO::Socket::INET", "-e", "$s = IO::Socket::INET->new(Listen => 5, LocalPort => 7, ReuseAddr => 1) or die; while ($c = $s->accept) { if (!fork) { while (<$c>) { print $c $_ } exit } }"]
+  network { name = network.n }
+}
+`
+	// A sandbox writes down each start of it where it is to stay.
+	script = `for d in /data /work ""; do echo up >> $d/log; done; exec sleep 1000`
+)
+
+func box(name, extra string) string {
+	return fmt.Sprintf(`sandbox %q {
+  image   = image.base
+  command = ["sh", "-c", %q]
+  network { name = network.n }
+  port "http" { container = 80 }
+  volume "work" { path = "/work" }
+  mount {
+    volume = volume.data
+    path   = "/data"
+  }
+  %s
+}
+`, name, script, extra)
+}
+
+func a(extra string) string { return base + box("a", extra) + b }
+
+func act(name string) func(context.Context, reconcile.Service, string) (*reconcile.ApplyResult, error) {
+	return func(ctx context.Context, s reconcile.Service, _ string) (*reconcile.ApplyResult, error) {
+		_, err := s.Act(ctx, reconcile.ActRequest{Verb: name, Address: "sandbox.a"})
+		return nil, err
+	}
+}
+
+func after(verbs ...string) func(*world) {
+	return func(w *world) {
+		for _, v := range verbs {
+			w.act(v, "sandbox.a")
+		}
+	}
+}
+
+var verbs = named([]*verb{
+	{name: "first", after: a(""), alone: true},
+	{name: "create", before: base + b, after: a("")},
+	{name: "create paused", before: base + b, after: a(`operating_mode = "paused"`)},
+	{name: "create suspended", before: base + b, after: a(`operating_mode = "suspended"`)},
+	{name: "start created", before: base + b, prepare: func(w *world) {
+		w.files(a(""))
+		res, err := applyWith(context.Background(), w.Service, w.dir, plan.Options{NoStart: true})
+		if err != nil {
+			w.Fatal(tellOf(res, err))
+		}
+	}, after: a(""), work: act("start"), either: true},
+	{name: "start", before: a(""), prepare: after("stop"), work: act("start"), either: true},
+	{name: "pause", before: a(""), work: act("pause"), either: true, samePID: true},
+	{name: "resume", before: a(""), prepare: after("pause"), work: act("resume"), either: true, samePID: true},
+	{name: "stop", before: a(""), work: act("stop"), either: true},
+	{name: "release", before: a(""), prepare: after("stop"), work: act("release"), either: true},
+	{name: "suspend", before: a(""), after: a(`operating_mode = "suspended"`)},
+	{name: "suspend paused", before: a(""), prepare: after("pause"), after: a(`operating_mode = "suspended"`)},
+	{name: "unsuspend", before: a(`operating_mode = "suspended"`), after: a("")},
+	{name: "update", before: a(""), after: strings.Replace(a(`resources { pids = 50 }`), "container = 80", "container = 81", 1), samePID: true},
+	{name: "restart", before: a(""), after: a(`env = { X = "1" }`)},
+	{name: "replace", before: a(""), after: a("security { user_namespace = false }"), newLayer: true},
+	{name: "replace network", before: a(""), after: strings.Replace(a(""), "NET0", "NET1", 1), newLayer: true, moves: true, alone: true},
+	{name: "update network", before: a(""), after: strings.Replace(a(""), `"NET0"`, "\"NET0\"\n internet = true\n", 1), samePID: true},
+	{name: "remove", before: a(""), after: base + b, ends: true},
+	{name: "remove paused", before: a(""), prepare: after("pause"), after: base + b, ends: true},
+	{name: "destroy", before: a(""), after: "locals {}\n", ends: true, alone: true},
+	{name: "volume create", before: a(""), after: a("") + "volume \"more\" {}\n", samePID: true},
+	{name: "volume remove", before: a("") + "volume \"more\" {}\n", after: a(""), samePID: true},
+	{name: "expire retain", before: a(""), after: a(`lifetime { ttl = "1ms" }`)},
+	{name: "expire delete", before: a(""), after: a("lifetime { ttl = \"1ms\" }\n shutdown_policy = \"delete\""), ends: true},
+	{name: "expire pause", before: a(""), after: a("lifetime { ttl = \"1ms\" }\n shutdown_policy = \"pause\""), samePID: true},
+	{name: "revive", before: a(""), prepare: func(w *world) {
+		w.files(a(`lifetime { ttl = "1ms" }`))
+		w.apply()
+	}, after: a(`lifetime { ttl = "10h" }`)},
+	{name: "renew", before: a(`lifetime { ttl = "1h" }`), work: renew, either: true, samePID: true},
+	{name: "lost", before: a(""), prepare: killInit},
+	{name: "lost deleted", before: a("lifetime { on_lost = \"delete\" }"), prepare: killInit, ends: true},
+	{name: "killed", before: a(""), prepare: killMain},
+	{name: "finished", before: strings.Replace(a(""), "exec sleep 1000", "[ -e /data/end ] && exit 3; exec sleep 1000", 1), prepare: finish},
+	{name: "repair link", before: a(""), prepare: deleteLink("instance"), samePID: true},
+	{name: "repair bridge", before: a(""), prepare: deleteLink("network"), samePID: true},
+	{name: "repair rules", before: a(""), prepare: deleteRules, samePID: true},
+	{name: "repair netns", before: a(""), prepare: deleteNetns, samePID: true},
+	{name: "repair run dir", before: a(""), prepare: clearRunDir, samePID: true},
+	{name: "repair limits", before: a("resources { pids = 50 }"), prepare: liftLimits, samePID: true},
+	{name: "exec", before: a(""), work: execute, either: true, samePID: true},
+	{name: "copy in", before: a(""), work: copyIn, either: true, samePID: true},
+	{name: "copy in stopped", before: a(""), prepare: after("stop"), work: copyIn, either: true},
+	{name: "copy out", before: a(""), work: copyOut, either: true, samePID: true},
+	{name: "adopt", before: threeMore, prepare: func(w *world) {
+		w.act("pause", "sandbox.p")
+		w.act("stop", "sandbox.s")
+	}, agent: true, samePID: true},
+	{name: "adopt lost", before: threeMore, prepare: func(w *world) {
+		w.act("pause", "sandbox.p")
+		killInit(w)
+	}, agent: true},
+})
+
+// threeMore has two sandboxes besides that can be brought to other phases.
+var threeMore = a("") + box("p", "") + box("s", "")
+
+func named(list []*verb) map[string]*verb {
+	m := map[string]*verb{}
+	for _, v := range list {
+		if v.after == "" {
+			v.after = v.before
+		}
+		m[v.name] = v
+	}
+	return m
+}
+
+func renew(ctx context.Context, s reconcile.Service, _ string) (*reconcile.ApplyResult, error) {
+	d := config.Duration(5 * time.Hour)
+	_, err := s.Renew(ctx, reconcile.RenewRequest{Address: "sandbox.a", In: &d})
+	return nil, err
+}
+
+func execute(ctx context.Context, s reconcile.Service, _ string) (*reconcile.ApplyResult, error) {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer null.Close()
+	x, err := s.Exec(ctx, reconcile.ExecRequest{Address: "sandbox.a", Args: []string{"sh", "-c", "echo exec >> /run/exec"}, Stdout: null, Stderr: null})
+	if err != nil {
+		return nil, err
+	}
+	if code, err := x.Wait(); err != nil || code != 0 {
+		return nil, fmt.Errorf("exec ends with %d, %w", code, err)
+	}
+	return nil, nil
+}
+
+// copyIn unpacks two files into the claim.
+func copyIn(ctx context.Context, s reconcile.Service, _ string) (*reconcile.ApplyResult, error) {
+	f, err := memfile()
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	t := tar.NewWriter(f)
+	for _, name := range []string{"one", "two"} {
+		err = errors.Join(err, t.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(name))}))
+		_, wrong := t.Write([]byte(name))
+		err = errors.Join(err, wrong)
+	}
+	if err = errors.Join(err, t.Close()); err == nil {
+		_, err = f.Seek(0, 0)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return nil, s.CopyIn(ctx, reconcile.CopyRequest{Address: "sandbox.a", Path: "/work", Archive: f})
+}
+
+func copyOut(ctx context.Context, s reconcile.Service, _ string) (*reconcile.ApplyResult, error) {
+	f, err := memfile()
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return nil, s.CopyOut(ctx, reconcile.CopyRequest{Address: "sandbox.a", Path: "/work", Archive: f})
+}
+
+func memfile() (*os.File, error) {
+	fd, err := unix.MemfdCreate("archive", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "archive"), nil
+}
+
+// killInit kills PID 1 of sandbox.a from the host.
+func killInit(w *world) {
+	w.Helper()
+	pid := *w.view("a").PID
+	w.must(syscall.Kill(pid, syscall.SIGKILL))
+	w.within("PID 1 is gone", func() bool { return gone(pid) })
+}
+
+// killMain kills the command of sandbox.a from the host: the child of its PID 1.
+func killMain(w *world) {
+	w.Helper()
+	pid := *w.view("a").PID
+	list := childrenOf(strconv.Itoa(pid))
+	if len(list) != 1 {
+		w.Fatalf("the children of PID 1 are %v", list)
+	}
+	w.must(syscall.Kill(list[0], syscall.SIGKILL))
+	w.within("PID 1 has ended", func() bool { return gone(pid) })
+}
+
+// finish lets the command of sandbox.a end by itself.
+func finish(w *world) {
+	w.Helper()
+	w.act("stop", "a")
+	logs, err := filepath.Glob(filepath.Join(w.dir, "state", "volumes", "*", "log"))
+	w.must(err)
+	for _, log := range logs {
+		w.must(os.WriteFile(filepath.Join(filepath.Dir(log), "end"), nil, 0o644))
+	}
+	w.act("release", "a")
+	w.within("sandbox.a has finished", func() bool { return w.view("a").Phase == plan.Stopped })
+}
+
+// short is the lineage's part of names on the host.
+func (w *world) short() string {
+	w.Helper()
+	st, err := w.Status(context.Background())
+	w.must(err)
+	return reconcile.ShortID(st.Lineage)
+}
+
+// deleteLink deletes the bridge, or the host's end of sandbox.a's veth.
+func deleteLink(kind string) func(*world) {
+	return func(w *world) {
+		w.Helper()
+		alias := "pinfold " + w.short() + " " + kind + " "
+		if kind == "instance" {
+			alias += *w.view("a").InstanceID
+		}
+		list, err := netlink.LinkList()
+		w.must(err)
+		for _, l := range list {
+			if strings.HasPrefix(l.Attrs().Alias, alias) {
+				w.must(netlink.LinkDel(l))
+				return
+			}
+		}
+		w.Fatalf("no link has the alias %q", alias)
+	}
+}
+
+func deleteRules(w *world) {
+	w.Helper()
+	c, err := nftables.New()
+	w.must(err)
+	for _, family := range []nftables.TableFamily{nftables.TableFamilyINet, nftables.TableFamilyBridge} {
+		tables, err := c.ListTablesOfFamily(family)
+		w.must(err)
+		for _, t := range tables {
+			if strings.Contains(t.Name, w.short()) {
+				c.DelTable(t)
+			}
+		}
+	}
+	w.must(c.Flush())
+}
+
+func deleteNetns(w *world) {
+	w.Helper()
+	path := filepath.Join(w.dir, "run", "netns", *w.view("a").InstanceID)
+	w.must(unix.Unmount(path, unix.MNT_DETACH))
+	w.must(os.Remove(path))
+}
+
+func clearRunDir(w *world) {
+	w.Helper()
+	id := *w.view("a").InstanceID
+	deleteNetns(w)
+	for _, dir := range []string{"instances", "containers"} {
+		w.must(os.RemoveAll(filepath.Join(w.dir, "run", dir, id)))
+	}
+}
+
+func liftLimits(w *world) {
+	w.Helper()
+	for _, pattern := range []string{"/sys/fs/cgroup/pids/*-%s/%s/pids.max", "/sys/fs/cgroup/*-%s/%s/pids.max"} {
+		files, err := filepath.Glob(fmt.Sprintf(pattern, w.short(), *w.view("a").InstanceID))
+		w.must(err)
+		for _, f := range files {
+			w.must(os.WriteFile(f, []byte("max"), 0))
+			return
+		}
+	}
+	w.Fatal("sandbox.a has no pids.max")
+}
