@@ -25,6 +25,11 @@ type App struct {
 
 	Open  func(context.Context, reconcile.OpenOptions) (reconcile.Service, error)
 	Agent func(context.Context, reconcile.AgentOptions) error
+
+	// What is done to the state file where it may not be possible to open it.
+	Verify  func(context.Context, reconcile.OpenOptions, string) (*reconcile.VerifyResult, error)
+	Restore func(context.Context, reconcile.OpenOptions, reconcile.RestoreRequest) (*reconcile.RestoreResult, error)
+	Rebuild func(context.Context, reconcile.OpenOptions, reconcile.RebuildRequest) (*reconcile.RebuildResult, error)
 }
 
 // New is the App of this process.
@@ -33,6 +38,7 @@ func New() *App {
 		In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
 		Environ: os.Environ(), Euid: os.Geteuid(), Now: time.Now, Exit: os.Exit,
 		Open: reconcile.Open, Agent: reconcile.RunAgent,
+		Verify: reconcile.Verify, Restore: reconcile.Restore, Rebuild: reconcile.Rebuild,
 	}
 }
 
@@ -93,6 +99,7 @@ func (r *run) root() *cli.Command {
 			r.listCommand(), r.describeCommand(), r.eventsCommand(), r.historyCommand(), r.logsCommand(), r.waitCommand(), r.outputCommand(),
 			r.startCommand(), r.stopCommand(), r.pauseCommand(), r.resumeCommand(), r.releaseCommand(), r.renewCommand(), r.touchCommand(),
 			r.execCommand(), r.attachCommand(), r.copyCommand(),
+			r.stateCommand(), r.gcCommand(),
 			r.agentCommand(), r.versionCommand(), r.completionCommand(), r.helpCommand(), r.completeCommand(),
 		},
 		HideHelp: true, HideHelpCommand: true, HideVersion: true,
@@ -108,15 +115,16 @@ func (r *run) root() *cli.Command {
 		r.printHelp(root)
 		return nil
 	}
-	for _, cmd := range append([]*cli.Command{root}, root.Commands...) {
-		r.finish(cmd)
-	}
+	r.finish(root)
 	return root
 }
 
-// finish gives a command what all have: -help, colours decided before it runs,
+// finish gives a command and those under it what all have: -help, colours decided before it runs,
 // -chdir done, and errors of parsing that say what to do.
 func (r *run) finish(cmd *cli.Command) {
+	for _, under := range cmd.Commands {
+		r.finish(under)
+	}
 	cmd.HideHelp, cmd.HideHelpCommand = true, true
 	cmd.Writer, cmd.ErrWriter = r.Out, r.Err
 	cmd.OnUsageError = func(_ context.Context, cmd *cli.Command, err error, _ bool) error { return usageError(cmd, err) }

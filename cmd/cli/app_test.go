@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -274,6 +275,21 @@ func invokeBy(t *testing.T, e *engine, euid int, in *os.File, args ...string) ra
 			}
 			return e.err
 		},
+	}
+	app.Verify = func(_ context.Context, o reconcile.OpenOptions, file string) (*reconcile.VerifyResult, error) {
+		e.opened = o
+		e.asked = append(e.asked, "verify "+file)
+		return e.verified, e.err
+	}
+	app.Restore = func(_ context.Context, o reconcile.OpenOptions, r reconcile.RestoreRequest) (*reconcile.RestoreResult, error) {
+		e.opened = o
+		e.asked = append(e.asked, fmt.Sprintf("restore %s force=%t", r.File, r.Force))
+		return &reconcile.RestoreResult{FormatVersion: "1", Backup: r.File}, e.err
+	}
+	app.Rebuild = func(_ context.Context, o reconcile.OpenOptions, r reconcile.RebuildRequest) (*reconcile.RebuildResult, error) {
+		e.opened = o
+		e.asked = append(e.asked, fmt.Sprintf("rebuild dry=%t", r.DryRun))
+		return &reconcile.RebuildResult{Lineage: "l", Records: []reconcile.Rebuilt{{Kind: "sandbox", Address: "sandbox.py"}}, Unknown: []string{"its labels"}}, e.err
 	}
 	if in != nil {
 		app.In = in

@@ -111,7 +111,7 @@ func (r *run) destroyCommand() *cli.Command {
 func (r *run) apply(ctx context.Context, cmd *cli.Command, a *applying, saved *reconcile.SavedPlan) error {
 	approved := a.autoApprove || saved != nil
 	if !approved {
-		if err := r.canAsk(cmd, a); err != nil {
+		if err := r.canAsk(cmd.Name, a.input, "Add -auto-approve, or save a plan with 'pinfold plan -out FILE', look at it, and 'pinfold apply FILE'."); err != nil {
 			return err
 		}
 	}
@@ -234,16 +234,16 @@ func (r *run) applied(result *reconcile.ApplyResult, warned config.Diagnostics, 
 	return nil
 }
 
-// canAsk checks that there is somebody to approve.
-func (r *run) canAsk(cmd *cli.Command, a *applying) error {
-	const say = "Add -auto-approve, or save a plan with 'pinfold plan -out FILE', look at it, and 'pinfold apply FILE'."
+// canAsk checks that there is somebody to approve what a command is about to do.
+// instead says how it goes without.
+func (r *run) canAsk(name string, input bool, instead string) error {
 	switch {
 	case r.json:
-		return failure(cmd.Name+" -json cannot ask for approval", say)
-	case !a.input:
-		return failure(cmd.Name+" needs approval, and -input=false forbids asking", say)
+		return failure(name+" -json cannot ask for approval", "%s", instead)
+	case !input:
+		return failure(name+" needs approval, and -input=false forbids asking", "%s", instead)
 	case !isTerminal(r.In):
-		return failure(cmd.Name+" needs approval, and standard input is no terminal to ask at", say)
+		return failure(name+" needs approval, and standard input is no terminal to ask at", "%s", instead)
 	}
 	return nil
 }
@@ -283,7 +283,11 @@ func (v *applyView) confirm(result *reconcile.PlanResult) (bool, error) {
 	yes := v.approved || (result.Plan == nil || result.Plan.Empty())
 	var err error
 	if !yes {
-		yes, err = r.ask(v.destroy)
+		question, what := "Do you want to perform these actions?", "pinfold will do what is described above."
+		if v.destroy {
+			question, what = "Do you really want to destroy all this?", "Data goes with it; there is no undo."
+		}
+		yes, err = r.ask(question, what)
 		v.refused = err
 	}
 	if yes {
@@ -351,11 +355,7 @@ func (v *applyView) close() {
 }
 
 // ask reads an answer from the terminal; Ctrl-C there is an interruption.
-func (r *run) ask(destroy bool) (bool, error) {
-	question, what := "Do you want to perform these actions?", "pinfold will do what is described above."
-	if destroy {
-		question, what = "Do you really want to destroy all this?", "Data goes with it; there is no undo."
-	}
+func (r *run) ask(question, what string) (bool, error) {
 	r.out.Printf("\n%s\n  %s\n  Only 'yes' will be accepted to approve.\n\n  Enter a value: ", question, what)
 	type answer struct {
 		text string

@@ -56,6 +56,8 @@ func (r *run) parseTyped(root *cli.Command, raw []string) typed {
 			if t.cmd == nil {
 				t.args = append(t.args, word)
 			}
+		case len(t.args) == 0 && t.cmd.Command(word) != nil:
+			t.cmd = t.cmd.Command(word)
 		default:
 			t.args = append(t.args, word)
 		}
@@ -174,6 +176,8 @@ func (r *run) candidates(ctx context.Context, root *cli.Command, t *typed, value
 	}
 	first := len(t.args) == 0
 	switch name := t.cmd.Name; {
+	case first && len(t.cmd.Commands) > 0:
+		return commandCandidates(t.cmd)
 	case name == "list" || name == "wait" || name == "touch", first && slices.Contains([]string{"describe", "events", "history", "logs", "attach", "start", "stop", "pause", "resume", "release", "renew", "exec"}, name):
 		return addressCandidates(value, r.recorded(ctx))
 	case name == "cp" && len(t.args) < 2:
@@ -211,8 +215,8 @@ func flagCandidates(root, cmd *cli.Command, value string) (out []candidate) {
 	return out
 }
 
-func commandCandidates(root *cli.Command) (out []candidate) {
-	for _, c := range root.Commands {
+func commandCandidates(of *cli.Command) (out []candidate) {
+	for _, c := range of.Commands {
 		if !c.Hidden {
 			out = append(out, candidate{c.Name, c.Usage})
 		}
@@ -241,6 +245,8 @@ func (r *run) flagValues(ctx context.Context, flag, value string) (out []candida
 		for _, name := range eventTypes {
 			out = append(out, candidate{done + name, "event"})
 		}
+	case "remove":
+		return r.orphanCandidates(ctx)
 	case "target", "exclude", "replace":
 		others, sandboxes := r.declared()
 		all := append(sandboxes, r.recorded(ctx)...)

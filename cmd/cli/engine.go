@@ -27,19 +27,28 @@ func (r *run) open(ctx context.Context, n need) (reconcile.Service, error) {
 	if err := r.privileged(n.does); err != nil {
 		return nil, err
 	}
-	settings, err := r.settings()
+	o, err := r.options(n)
 	if err != nil {
 		return nil, err
+	}
+	return r.Open(ctx, o)
+}
+
+func (r *run) options(n need) (reconcile.OpenOptions, error) {
+	settings, err := r.settings()
+	if err != nil {
+		return reconcile.OpenOptions{}, err
 	}
 	log, err := r.logger(hclog.Off)
 	if err != nil {
-		return nil, err
+		return reconcile.OpenOptions{}, err
 	}
-	return r.Open(ctx, reconcile.OpenOptions{
+	return reconcile.OpenOptions{
 		StateDir: r.global.stateDir, RunDir: r.global.runDir, Settings: settings,
 		LockWait: n.lockWait, Verb: n.verb, ReadOnly: !n.changes, Version: config.Version, Log: log,
 		Waiting: func(text string) { fmt.Fprintln(r.err, text) },
-	})
+		Warn:    func(text string) { r.complain(config.Diagnostics{{Severity: "warning", Summary: text}}) },
+	}, nil
 }
 
 // privileged checks that this user may do it: root, or someone the agent's

@@ -75,11 +75,7 @@ func (e exitWith) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
 // usage is a mistake in the command line of cmd.
 func usage(cmd *cli.Command, format string, args ...any) error {
-	name := "pinfold"
-	if cmd.Name != name {
-		name += " " + cmd.Name
-	}
-	return failure(fmt.Sprintf(format, args...), "Run '%s -help' for its flags and an example.", name)
+	return failure(fmt.Sprintf(format, args...), "Run '%s -help' for its flags and an example.", cmd.FullName())
 }
 
 // usageError words a failure of the flag parser.
@@ -125,7 +121,6 @@ func beforeCommand(cmd *cli.Command, name string) string {
 var insteadOf = map[string]string{
 	"refresh":      "'pinfold apply -refresh-only' records what is seen on the host.",
 	"taint":        "'pinfold apply -replace ADDRESS' makes a new instance of a sandbox.",
-	"state":        "'pinfold list' and 'pinfold describe SANDBOX' show what is recorded.",
 	"workspace":    "Give each configuration a state of its own with -state-dir and -run-dir.",
 	"force-unlock": "No lock outlives its process: a command that waits names who has the state, with its pid.",
 	"console":      "'pinfold show -effective SANDBOX' and 'pinfold output' show evaluated values.",
@@ -135,24 +130,43 @@ var insteadOf = map[string]string{
 	"inspect":      "'pinfold describe SANDBOX' tells everything about one; with -json for programs.",
 	"copy":         "'pinfold cp SRC DST' copies files in and out.",
 	"kill":         "'pinfold stop SANDBOX' ends its process; 'pinfold exec SANDBOX kill ...' sends a signal inside.",
+	"backup":       "'pinfold state backup' copies what is recorded.",
+	"restore":      "'pinfold state restore FILE' puts a backup in the place of the state.",
+	"verify":       "'pinfold state verify' checks what is recorded.",
+	"rebuild":      "'pinfold state rebuild' makes a lost state anew.",
+	"prune":        "'pinfold gc' removes what was left half-made.",
 	"rm":           "Remove its block and apply, or 'pinfold destroy -target ADDRESS'.",
 	"run":          "Declare it in a *.hcl file and apply; 'pinfold exec' runs a further command in one.",
 }
 
-func unknownCommand(root *cli.Command, name string) error {
+// insteadOfState is the same for what is behind "state" there.
+var insteadOfState = map[string]string{
+	"list": "'pinfold list' lists the sandboxes that are recorded.",
+	"show": "'pinfold describe SANDBOX' shows what is recorded of one.",
+	"pull": "'pinfold state backup FILE' copies the state.",
+	"push": "'pinfold state restore FILE' puts a backup in its place.",
+}
+
+// unknownCommand is about a name that is no command of the program, or none behind
+// one of its commands.
+func unknownCommand(of *cli.Command, name string) error {
 	if strings.HasPrefix(name, "-") {
-		return usage(root, "unknown flag %s", name)
+		return usage(of, "unknown flag %s", name)
 	}
-	if instead, known := insteadOf[name]; known {
-		return failure(fmt.Sprintf("pinfold has no command %q", name), "%s", instead)
+	others := insteadOf
+	if of.Name == "state" {
+		others = insteadOfState
+	}
+	if instead, known := others[name]; known {
+		return failure(fmt.Sprintf("%s has no command %q", of.FullName(), name), "%s", instead)
 	}
 	var names []string
-	for _, c := range root.Commands {
+	for _, c := range of.Commands {
 		if !c.Hidden {
 			names = append(names, c.Names()...)
 		}
 	}
-	return failure(fmt.Sprintf("pinfold has no command %q%s", name, didYouMean(name, names, "")), "Run 'pinfold -help' for the list of commands.")
+	return failure(fmt.Sprintf("%s has no command %q%s", of.FullName(), name, didYouMean(name, names, "")), "Run '%s -help' for the list of commands.", of.FullName())
 }
 
 // didYouMean names the candidate most like given, if one is close.

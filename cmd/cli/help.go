@@ -16,6 +16,7 @@ var groups = []struct{ name, title string }{
 	{"change", "Change the host"},
 	{"look", "Look"},
 	{"act", "Act on one sandbox"},
+	{"data", "Look after what is kept"},
 	{"serve", "Serve"},
 }
 
@@ -37,22 +38,21 @@ func example(lines ...string) map[string]any {
 
 func (r *run) helpCommand() *cli.Command {
 	return &cli.Command{
-		Name: "help", Usage: "explain a command", UsageText: "pinfold help [COMMAND]", Category: "serve",
+		Name: "help", Usage: "explain a command", UsageText: "pinfold help [COMMAND [COMMAND]]", Category: "serve",
 		Description: "Explains one command: what it does, its flags, an example. Without a name it lists all commands.",
 		Metadata:    example("pinfold help apply"),
 		Action: func(_ context.Context, cmd *cli.Command) error {
-			args, err := arguments(cmd, 0, 1)
+			args, err := arguments(cmd, 0, 2)
 			if err != nil {
 				return err
 			}
-			root := cmd.Root()
-			if len(args) == 0 {
-				r.printHelp(root)
-				return nil
-			}
-			about := root.Command(args[0])
-			if about == nil {
-				return unknownCommand(root, args[0])
+			about := cmd.Root()
+			for _, name := range args {
+				under := about.Command(name)
+				if under == nil {
+					return unknownCommand(about, name)
+				}
+				about = under
 			}
 			r.printHelp(about)
 			return nil
@@ -72,7 +72,9 @@ func (r *run) printHelp(cmd *cli.Command) {
 	if strings.Contains(cmd.UsageText, "SANDBOX") {
 		say("\n%s\n", indented("SANDBOX is an address, such as sandbox.py or 'sandbox.py[\"a\"]' (quoted for the shell); py and 'py[\"a\"]' will do where nothing else has that name.", 2, width))
 	}
-	if len(cmd.Commands) > 0 {
+	root := cmd.Root() == cmd
+	switch {
+	case root:
 		for _, g := range groups {
 			say("\n%s:\n", g.title)
 			for _, c := range cmd.Commands {
@@ -81,11 +83,16 @@ func (r *run) printHelp(cmd *cli.Command) {
 				}
 			}
 		}
+	case len(cmd.Commands) > 0:
+		say("\nCommands:\n")
+		for _, c := range cmd.Commands {
+			say("  %-12s %s\n", c.Name, c.Usage)
+		}
 	}
 	own := cmd.VisibleFlags()
 	if len(own) > 0 {
 		title := "Flags"
-		if len(cmd.Commands) > 0 {
+		if root {
 			title = "Global flags"
 		}
 		say("\n%s (one dash or two):\n", title)
@@ -106,7 +113,7 @@ func (r *run) printHelp(cmd *cli.Command) {
 			say("\n%s\n", indented(x.means, 2, width))
 		}
 	}
-	if cmd.Name != "pinfold" {
+	if !root {
 		say("\n%s\n", indented("Global flags (-state-dir, -run-dir, -host-config, -no-color) may stand here, too; 'pinfold -help' explains them.", 0, width))
 	}
 	if lines, ok := cmd.Metadata[exampleKey].([]string); ok {
