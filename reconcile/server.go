@@ -123,6 +123,8 @@ func (s *server) accept(ctx context.Context, l *net.UnixListener) error {
 			}
 		}
 	})
+	spare := openSpare()
+	defer func() { spare.Close() }()
 	for {
 		conn, err := l.AcceptUnix()
 		if err != nil {
@@ -130,7 +132,10 @@ func (s *server) accept(ctx context.Context, l *net.UnixListener) error {
 				return nil
 			}
 			if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
-				s.e.log.Error("too many open files; a caller must wait", "error", err)
+				s.e.log.Error("too many open files; a caller is sent away", "error", err)
+				spare.Close()
+				s.sendAway(l, err)
+				spare = openSpare()
 				select {
 				case <-time.After(100 * time.Millisecond):
 					continue
@@ -142,6 +147,34 @@ func (s *server) accept(ctx context.Context, l *net.UnixListener) error {
 		}
 		s.conns.Go(func() { s.one(ctx, &wire{conn: conn}) })
 	}
+}
+
+// openSpare keeps a descriptor for when there is none: with it a caller can be told.
+func openSpare() *os.File {
+	f, err := os.Open(os.DevNull)
+	if err != nil {
+		return nil // Close of it does nothing
+	}
+	return f
+}
+
+// sendAway answers one caller, on the descriptor that was kept for that, that there
+// is none for it.
+func (s *server) sendAway(l *net.UnixListener, full error) {
+	_ = l.SetDeadline(time.Now().Add(time.Second)) // it may have been given up meanwhile
+	defer func() { _ = l.SetDeadline(time.Time{}) }()
+	conn, err := l.AcceptUnix()
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(time.Second))
+	w := &wire{conn: conn}
+	if call, err := w.receive(); err == nil {
+		call.close()
+	}
+	(&session{w: w}).fail(&Error{Kind: Internal, Message: fmt.Sprintf(
+		"the agent cannot open another file (%v); raise its limit (LimitNOFILE= of its unit, ulimit -n) and start it again: sandboxes live on", full)}, nil)
 }
 
 // callWait bounds how long a connection may take to say what it wants. One that
@@ -224,7 +257,9 @@ func (ses *session) listen(ctx context.Context, cancel context.CancelFunc) {
 }
 
 func (s *server) dispatch(ctx context.Context, cancel context.CancelFunc, ses *session, call *frame) {
-	if err := s.e.stored(); err != nil && call.Method != "verify" { // which tells what is wrong
+	// A state that cannot be used any more is told of by each call, but by those that
+	// tell what is wrong with it and who has it.
+	if err := s.e.stored(); err != nil && call.Method != "verify" && call.Method != "status" {
 		ses.fail(err, nil)
 		return
 	}

@@ -392,12 +392,24 @@ func abandon(env *testscript.Env) {
 		env.T().Log("cannot clean up: ", err)
 		return
 	}
-	cmd := exec.Command(program)
-	cmd.Args = []string{"pinfold", "destroy", "-auto-approve", "-take-over"}
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), scriptHelper+"=1", "PINFOLD_STATE_DIR="+env.Getenv("PINFOLD_STATE_DIR"), "PINFOLD_RUN_DIR="+env.Getenv("PINFOLD_RUN_DIR"), "PINFOLD_HOST_CONFIG="+env.Getenv("PINFOLD_HOST_CONFIG"))
-	out, err := cmd.CombinedOutput()
+	pinfold := func(args ...string) ([]byte, error) {
+		cmd := exec.Command(program)
+		cmd.Args = append([]string{"pinfold"}, args...)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), scriptHelper+"=1", "PINFOLD_STATE_DIR="+env.Getenv("PINFOLD_STATE_DIR"), "PINFOLD_RUN_DIR="+env.Getenv("PINFOLD_RUN_DIR"), "PINFOLD_HOST_CONFIG="+env.Getenv("PINFOLD_HOST_CONFIG"))
+		return cmd.CombinedOutput()
+	}
+	out, err := pinfold("destroy", "-auto-approve", "-take-over")
 	env.T().Log(fmt.Sprintf("left behind: %q; destroy: %v\n%s", left, err, out))
+	if left, err := leftOf(leftovers.Settled, env.Getenv("PINFOLD_STATE_DIR"), env.Getenv("PINFOLD_RUN_DIR")); err == nil && len(left) == 0 {
+		return
+	}
+	// The script lost or damaged its state, or has something that is on no record: a
+	// state made anew of what is there destroys it.
+	err = os.RemoveAll(filepath.Join(env.Getenv("PINFOLD_STATE_DIR"), "state.db"))
+	anew, err2 := pinfold("state", "rebuild", "-auto-approve")
+	out, err3 := pinfold("destroy", "-auto-approve", "-take-over")
+	env.T().Log(fmt.Sprintf("anew: %v\n%s%s", errors.Join(err, err2, err3), anew, out))
 	if left, err := leftOf(leftovers.Settled, env.Getenv("PINFOLD_STATE_DIR"), env.Getenv("PINFOLD_RUN_DIR")); err != nil || len(left) > 0 {
 		env.T().Log(fmt.Sprintf("STILL on the host: %q, %v", left, err))
 	}
