@@ -59,6 +59,11 @@ func (t *tree) unpack(ctx context.Context, inside string, r io.Reader) error {
 		return err
 	}
 	return onThrowawayThread(func() error {
+		// So that directories are made with just the mode they are to have.
+		if err := unix.Unshare(unix.CLONE_FS); err != nil {
+			return fmt.Errorf("cannot leave the shared file system context: %w", err)
+		}
+		unix.Umask(0)
 		return asOwner(t.uid, t.gid, func() error { return u.all(tar.NewReader(chunks{ctx, r})) })
 	})
 }
@@ -185,20 +190,18 @@ func (u *unpacker) directory(rel string) (*os.File, error) {
 	if err := u.allowed(parent); err != nil {
 		return nil, err
 	}
-	made, err := u.mkdir(parent, path.Base(rel))
-	if err == nil {
-		err = failpoint.Step("host.copy.open", func() error { return unix.Chmod(fdPath(made), 0o755) })
-		made.Close()
-	}
+	made, err := u.mkdir(parent, path.Base(rel), 0o755)
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return nil, err
 	}
+	made.Close() // harmless on nil
 	return u.open(rel, unix.O_PATH|unix.O_DIRECTORY)
 }
 
 // mkdir makes a directory and opens it (O_PATH).
-func (u *unpacker) mkdir(parent *os.File, name string) (*os.File, error) {
-	if err := failpoint.Step("host.copy.mkdir", func() error { return unix.Mkdirat(int(parent.Fd()), name, 0o700) }); err != nil {
+func (u *unpacker) mkdir(parent *os.File, name string, mode uint32) (*os.File, error) {
+	err := failpoint.Step("host.copy.mkdir", func() error { return unix.Mkdirat(int(parent.Fd()), name, mode) })
+	if err != nil {
 		return nil, err
 	}
 	return u.made(parent, name, unix.S_IFDIR)
@@ -230,7 +233,7 @@ func (u *unpacker) dir(parent *os.File, rel string, head *tar.Header) error {
 		if err := u.allowed(parent); err != nil {
 			return err
 		}
-		if f, err = u.mkdir(parent, name); err != nil {
+		if f, err = u.mkdir(parent, name, 0o700); err != nil {
 			return err
 		}
 	case err != nil:

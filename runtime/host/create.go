@@ -121,7 +121,7 @@ func (h *Host) Create(ctx context.Context, in runtime.Instance) (p runtime.Proce
 	}
 	if layer.carried {
 		if err := failpoint.Step("host.carry.end", func() error { return h.saveRecord(in, "") }); err != nil {
-			return p, err
+			return p, fmt.Errorf("cannot write down that instance %s has the files of %s: %w", in.ID, in.CarryFrom, err)
 		}
 	}
 	ns, err := namespaceOf(p.PID)
@@ -132,7 +132,7 @@ func (h *Host) Create(ctx context.Context, in runtime.Instance) (p runtime.Proce
 		return h.saveProcess(in.ID, processRecord{Process: p, Mark: in.Mark, Netns: ns})
 	})
 	if err != nil {
-		return p, err
+		return p, fmt.Errorf("cannot write down the process of instance %s: %w", in.ID, err)
 	}
 	h.phase("record", t)
 	return p, nil
@@ -231,7 +231,7 @@ func (h *Host) makeLayer(in runtime.Instance, known bool, rec record, u *undo) (
 	// Not waiting for the disk, which would make every start slower by some
 	// milliseconds: what a power cut soon after leaves of it counts as damaged.
 	if err := failpoint.Step("host.record.put", func() error { return h.putRecord(in, carrying) }); err != nil {
-		return l, err
+		return l, fmt.Errorf("cannot write down instance %s: %w", in.ID, err)
 	}
 	l = layer{fresh: !had && carrying == "", carried: carrying != ""}
 	if l.fresh {
@@ -380,14 +380,14 @@ func (h *Host) mayCarry(in runtime.Instance) (bool, error) {
 func (h *Host) carry(in runtime.Instance) error {
 	// The record first: whoever finds the layer here must know whose it was.
 	if err := failpoint.Step("host.carry.begin", func() error { return h.saveRecord(in, in.CarryFrom) }); err != nil {
-		return err
+		return fmt.Errorf("cannot write down that instance %s takes over the files of %s: %w", in.ID, in.CarryFrom, err)
 	}
 	for _, name := range []string{"log", "upper"} { // upper last: it says that all is here
 		err := failpoint.Step("host.carry.move", func() error {
 			return os.Rename(filepath.Join(h.instanceDir(in.CarryFrom), name), filepath.Join(h.instanceDir(in.ID), name))
 		})
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("cannot carry over the files of instance %s: %w", in.CarryFrom, err)
+			return fmt.Errorf("cannot carry over the files of instance %s to %s: %w", in.CarryFrom, in.ID, err)
 		}
 	}
 	return nil

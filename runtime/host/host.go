@@ -40,6 +40,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -74,6 +75,8 @@ type Host struct {
 
 	writing sync.Mutex // held while an instance.json changes
 	files   resting
+
+	waits atomic.Int64 // calls of WaitExit under way
 
 	enterBound time.Duration // see enterBound; shorter in tests
 

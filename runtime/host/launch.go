@@ -70,6 +70,13 @@ func (h *Host) launch(ctx context.Context, in runtime.Instance, ids func() (*os.
 		return p, err
 	}
 	defer h.starters.put()
+	defer func() {
+		t := time.Now()
+		if cerr := h.stage.run(func() error { return h.stage.clear(in.ID) }); err == nil {
+			err = cerr
+		}
+		h.phase("clear", t)
+	}()
 	var null *os.File
 	err = h.stage.run(func() (err error) {
 		if err = h.stage.clear(in.ID); err == nil {
@@ -95,20 +102,16 @@ func (h *Host) launch(ctx context.Context, in runtime.Instance, ids func() (*os.
 	t := time.Now()
 	rooted := beside(func() (identity, error) {
 		who, err := h.furnish(in, ids)
+		if err == nil {
+			err = failpoint.Step("host.init.root", hold.release)
+		}
 		if err != nil {
-			hold.Close() // init ends
-			return who, err
+			hold.end() // and with it init
+			err = fmt.Errorf("cannot give instance %s its root: %w", in.ID, err)
 		}
-		return who, failpoint.Step("host.init.root", hold.release)
+		return who, err
 	})
-	defer func() {
-		rooted()
-		t := time.Now()
-		if cerr := h.stage.run(func() error { return h.stage.clear(in.ID) }); err == nil {
-			err = cerr
-		}
-		h.phase("clear", t)
-	}()
+	defer rooted()
 	if !known {
 		if who, err = rooted(); err != nil {
 			return p, err
@@ -117,7 +120,7 @@ func (h *Host) launch(ctx context.Context, in runtime.Instance, ids func() (*os.
 	connected := beside(func() (runtime.Process, error) { return h.connect(ctx, in, hold) })
 	pid, err := h.startInit(client, in, tree, who, fds, args)
 	if err != nil {
-		hold.Close() // connected ends
+		hold.end() // and with it connected
 	}
 	h.phase("init", t)
 	t = time.Now()
@@ -227,7 +230,7 @@ func (h *Host) connect(ctx context.Context, in runtime.Instance, hold *hold) (p 
 		return h.saveProcess(in.ID, processRecord{Process: p, Mark: in.Mark, Netns: ns, Creating: true})
 	})
 	if err != nil {
-		return p, err
+		return p, fmt.Errorf("cannot write down the process of instance %s: %w", in.ID, err)
 	}
 	if err := h.bindNetns(in.ID, pid, ns); err != nil {
 		return p, err
@@ -270,9 +273,13 @@ func newHold() (*hold, error) {
 }
 
 func (h *hold) Close() {
-	h.ours.Close()
+	h.end()
 	h.theirs.Close()
 }
+
+// end ends the line. What init has, or is just being given, of it stays a descriptor:
+// its number must not become another file's on the way.
+func (h *hold) end() { h.ours.Close() }
 
 // ready waits for init and returns its PID as this process sees it, by what the
 // kernel says of the sender (SCM_CREDENTIALS, unix(7)).
@@ -295,8 +302,8 @@ func (h *hold) ready() (int, error) {
 
 func (h *hold) release() error {
 	_, err := h.ours.Write([]byte{1})
-	if errors.Is(err, unix.EPIPE) {
-		return nil // init has ended; Start says why
+	if errors.Is(err, unix.EPIPE) || errors.Is(err, net.ErrClosed) {
+		return nil // init has ended, or never was; Start says why
 	}
 	return err
 }

@@ -311,12 +311,12 @@ func TestCreateThatFailsLeavesNothing(t *testing.T) {
 			in.Net = &runtime.Attachment{Network: runtime.Network{ID: "00000000"}}
 		}),
 	} {
-		_, err := w.h.Create(w.ctx, in)
-		if err == nil {
+		_, failure := w.h.Create(w.ctx, in)
+		if failure == nil {
 			t.Errorf("%s: created", name)
 		}
 		if s, there, err := w.h.Inspect(w.ctx, in.ID); there || err != nil {
-			t.Errorf("%s: left %+v, %v", name, s, err)
+			t.Errorf("%s: left %+v, %v; Create said %v", name, s, err, failure)
 			w.must(w.h.Remove(w.ctx, in.ID))
 		}
 	}

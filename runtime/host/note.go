@@ -59,10 +59,12 @@ func (h *Host) Release(ctx context.Context, id string) error {
 	if _, err := h.mustRecord(id); err != nil {
 		return err
 	}
-	return failpoint.Step("host.release.mark", func() error {
-		if err := os.WriteFile(h.releasedPath(id), nil, 0o600); err != nil {
-			return fmt.Errorf("cannot mark instance %s as released: %w", id, err)
-		}
-		return syncPath(h.instanceDir(id))
-	})
+	err := failpoint.Step("host.release.mark", func() error { return os.WriteFile(h.releasedPath(id), nil, 0o600) })
+	if err == nil {
+		err = failpoint.Step("host.release.sync", func() error { return syncPath(h.instanceDir(id)) })
+	}
+	if err != nil {
+		return fmt.Errorf("cannot mark instance %s as released: %w", id, err)
+	}
+	return nil
 }

@@ -163,17 +163,52 @@ func (p pidfd) wait(ctx context.Context) error {
 	return err
 }
 
-// WaitExit implements runtime.Host.
+// WaitExit implements runtime.Host. Each process that is waited for costs a
+// descriptor, as long as no more than half of those that this process may have go
+// into that; the rest are looked at every second.
 func (h *Host) WaitExit(ctx context.Context, id string, p runtime.Process) error {
-	fd, err := h.openPidfd(p)
-	if errors.Is(err, os.ErrProcessDone) {
-		return nil
+	defer h.waits.Add(-1)
+	if h.waits.Add(1) > mostWaits() {
+		return h.pollExit(ctx, id, p)
 	}
-	if err != nil {
+	fd, err := h.openPidfd(p)
+	switch {
+	case errors.Is(err, os.ErrProcessDone):
+		return nil
+	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+		return h.pollExit(ctx, id, p)
+	case err != nil:
 		return fmt.Errorf("instance %s: %w", id, err)
 	}
 	defer fd.Close()
 	return fd.wait(ctx)
+}
+
+func mostWaits() int64 {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return 0
+	}
+	return int64(min(limit.Cur/2, 1<<30))
+}
+
+func (h *Host) pollExit(ctx context.Context, id string, p runtime.Process) error {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		switch there, err := h.alive(p); {
+		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+		case err != nil:
+			return fmt.Errorf("instance %s: %w", id, err)
+		case !there:
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // Signal implements runtime.Host.

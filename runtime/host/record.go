@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pinfold/runtime"
+	"pinfold/runtime/failpoint"
 )
 
 // record is instance.json: whose the instance is and what it was made from.
@@ -110,7 +111,10 @@ func (h *Host) editRecord(id string, change func(*runtime.Instance)) error {
 	if reflect.DeepEqual(now, rec.Instance) {
 		return nil
 	}
-	return h.syncRecord(now, rec.Carrying)
+	if err := failpoint.Step("host.record.edit", func() error { return h.syncRecord(now, rec.Carrying) }); err != nil {
+		return fmt.Errorf("cannot write down what has changed of instance %s: %w", id, err)
+	}
+	return nil
 }
 
 func (h *Host) syncRecord(in runtime.Instance, carrying string) error {
@@ -120,17 +124,20 @@ func (h *Host) syncRecord(in runtime.Instance, carrying string) error {
 	}
 	path := h.recordPath(in.ID)
 	tmp := path + ".new"
-	if err := os.WriteFile(tmp, data, 0o600); err != nil {
+	if err := failpoint.Step("host.record.write", func() error { return os.WriteFile(tmp, data, 0o600) }); err != nil {
 		return fmt.Errorf("cannot write %s: %w", path, err)
 	}
-	if err := syncPath(tmp); err != nil {
+	if err := failpoint.Step("host.record.sync", func() error { return syncPath(tmp) }); err != nil {
 		return err
 	}
-	if err := os.Rename(tmp, path); err != nil {
+	if err := failpoint.Step("host.record.place", func() error { return os.Rename(tmp, path) }); err != nil {
 		return fmt.Errorf("cannot write %s: %w", path, err)
 	}
 	dir := filepath.Dir(path)
-	return errors.Join(syncPath(dir), syncPath(filepath.Dir(dir)))
+	return errors.Join(
+		failpoint.Step("host.instance.sync", func() error { return syncPath(dir) }),
+		failpoint.Step("host.instances.sync", func() error { return syncPath(filepath.Dir(dir)) }),
+	)
 }
 
 func (h *Host) encodeRecord(in runtime.Instance, carrying string) ([]byte, error) {

@@ -54,7 +54,10 @@ func (h *Host) restoreRunDir(in runtime.Instance, p processRecord, tree *cgroupT
 		return err
 	}
 	p.Netns = ns
-	return failpoint.Step("host.process.restore", func() error { return h.saveProcess(in.ID, p) })
+	if err := failpoint.Step("host.process.restore", func() error { return h.saveProcess(in.ID, p) }); err != nil {
+		return fmt.Errorf("cannot write down the process of instance %s: %w", in.ID, err)
+	}
+	return nil
 }
 
 // restoreContainer writes libcontainer's state of an instance, by which a process

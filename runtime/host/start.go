@@ -44,6 +44,7 @@ func (h *Host) Start(ctx context.Context, id string) error {
 		return err
 	}
 	if out.started {
+		h.dropFifo(id) // a Start that was cut off may have left it
 		return nil
 	}
 	tree, err := h.cgroupsOf(id)
@@ -128,8 +129,7 @@ func (h *Host) release(ctx context.Context, id string, init pidfd) (string, erro
 func (h *Host) letGo(ctx context.Context, id string) error {
 	// init blocks in opening this pipe for writing. Opened for both ends, our
 	// read waits for its byte instead of seeing no writer.
-	fifo := filepath.Join(h.containers(), id, "exec.fifo")
-	f, err := os.OpenFile(fifo, unix.O_RDWR|unix.O_NONBLOCK, 0)
+	f, err := os.OpenFile(h.fifoPath(id), unix.O_RDWR|unix.O_NONBLOCK, 0)
 	switch {
 	case errors.Is(err, os.ErrNotExist): // let go by a Start that was cut off
 		return nil
@@ -141,9 +141,15 @@ func (h *Host) letGo(ctx context.Context, id string) error {
 	if err != nil && ctx.Err() == nil {
 		return fmt.Errorf("cannot read the start pipe of instance %s: %w", id, err)
 	}
-	// What stays of it goes with the instance.
-	_ = failpoint.Step("host.fifo.remove", func() error { return os.Remove(fifo) })
+	h.dropFifo(id)
 	return nil
+}
+
+func (h *Host) fifoPath(id string) string { return filepath.Join(h.containers(), id, "exec.fifo") }
+
+// dropFifo removes the pipe at which init waited. If it stays, it goes with the instance.
+func (h *Host) dropFifo(id string) {
+	_ = failpoint.Step("host.fifo.remove", func() error { return os.Remove(h.fifoPath(id)) })
 }
 
 // passFifo takes the byte for which init waits until somebody reads it.

@@ -52,6 +52,7 @@ func (s *starters) settle(ctx context.Context) error {
 	if s.client != nil && !s.client.Gone() {
 		return nil // ours, and before it there was none
 	}
+	s.forgetGone()
 	f, err := s.lock(ctx, unix.LOCK_EX)
 	if err != nil {
 		return err
@@ -84,10 +85,7 @@ func (s *starters) lock(ctx context.Context, kind int) (*os.File, error) {
 func (s *starters) get(ctx context.Context, st *stage) (*starter.Client, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.client != nil && s.client.Gone() {
-		s.client.Close()
-		s.client = nil
-	}
+	s.forgetGone()
 	if s.program == nil {
 		f, err := memfd.Sealed("pinfold-starter", starterProgram, 0o755)
 		if err != nil {
@@ -112,6 +110,14 @@ func (s *starters) get(ctx context.Context, st *stage) (*starter.Client, error) 
 	}
 	s.users++
 	return s.client, nil
+}
+
+// forgetGone lets a starter go that does not answer any more.
+func (s *starters) forgetGone() {
+	if s.client != nil && s.client.Gone() {
+		s.client.Close()
+		s.client = nil
+	}
 }
 
 // dropPages takes pages of an embedded file out of this process's memory. They are

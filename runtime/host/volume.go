@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"pinfold/runtime"
+	"pinfold/runtime/failpoint"
 )
 
 // EnsureVolume implements runtime.Host. A new volume belongs to root; the first
@@ -16,18 +18,35 @@ func (h *Host) EnsureVolume(ctx context.Context, v runtime.Volume) error {
 		return fmt.Errorf("volume id %q is not valid", v.ID)
 	}
 	dir := h.volumeDir(v.ID)
-	err := os.Mkdir(dir, 0o755)
-	if errors.Is(err, os.ErrExist) {
-		st, serr := os.Lstat(dir)
-		if serr == nil && st.IsDir() {
-			return nil
-		}
+	switch st, err := os.Lstat(dir); {
+	case err == nil && st.IsDir():
+		return nil
+	case err == nil:
 		return fmt.Errorf("volume %s: %s is no directory: %w", v.ID, dir, runtime.ErrForeign)
+	case !errors.Is(err, os.ErrNotExist):
+		return fmt.Errorf("cannot look at volume %s: %w", v.ID, err)
+	}
+	// It has its name only when it is as it should be: later its mode is its users' affair.
+	tmp := h.newVolumeDir(v.ID)
+	err := failpoint.Step("host.volume.make", func() error { return os.Mkdir(tmp, 0o755) })
+	if errors.Is(err, os.ErrExist) {
+		err = nil // of one that was cut off here
+	}
+	if err == nil {
+		err = failpoint.Step("host.volume.mode", func() error { return os.Chmod(tmp, 0o755) }) // whatever the umask
+	}
+	if err == nil {
+		err = failpoint.Step("host.volume.place", func() error { return os.Rename(tmp, dir) })
 	}
 	if err != nil {
 		return fmt.Errorf("cannot make volume %s: %w", v.ID, err)
 	}
-	return os.Chmod(dir, 0o755) // whatever the umask
+	return nil
+}
+
+// newVolumeDir is where a volume's directory is made. No volume has such a name.
+func (h *Host) newVolumeDir(id string) string {
+	return filepath.Join(h.opts.StateDir, "volume-"+id+".new")
 }
 
 // RemoveVolume implements runtime.Host. A volume that is not there is removed.
@@ -61,7 +80,11 @@ func (h *Host) RemoveVolume(ctx context.Context, id string) error {
 			}
 		}
 	}
-	if err := os.RemoveAll(h.volumeDir(id)); err != nil {
+	err = failpoint.Step("host.volume.remove", func() error { return os.RemoveAll(h.volumeDir(id)) })
+	if err == nil {
+		err = failpoint.Step("host.volume.discard", func() error { return os.RemoveAll(h.newVolumeDir(id)) })
+	}
+	if err != nil {
 		return fmt.Errorf("cannot remove volume %s: %w", id, err)
 	}
 	return nil

@@ -99,9 +99,12 @@ func (c *Client) Start(r Request, files []*os.File) (pid int, err error) {
 	}
 	_, _, err = c.control.WriteMsgUnix([]byte{1}, unix.UnixRights(fds...), nil)
 	theirs.Close()
-	if err != nil {
+	if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
 		c.gone.Store(true)
 		return 0, fmt.Errorf("%w: %w", ErrGone, err)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("cannot ask the process that starts sandboxes: %w", err)
 	}
 	// The starter keeps to the bound itself; this is for one that does not.
 	ours.SetDeadline(time.Now().Add(r.Bound + 10*time.Second))
