@@ -186,11 +186,11 @@ func newChaos(t *testing.T, seed uint64, follow bool) *chaos {
 			c.begin()
 		}
 	})
+	c.client = c.Service
 	if !follow {
 		c.begin()
-		c.applyNow(t.Context())
+		c.must(c.applyNow(t.Context()))
 	}
-	c.client = c.Service
 	c.short = c.world.short()
 	for _, name := range lasting {
 		if !within(time.Minute, func() bool { return c.volume(name) != "" }) {
@@ -233,24 +233,15 @@ func (c *chaos) write() {
 	c.must(os.Rename(filepath.Join(dir, "new"), filepath.Join(dir, "main.hcl")))
 }
 
-// source is what the files say now.
-func (c *chaos) source() (*config.Source, error) {
-	src, diags := config.Load(filepath.Join(c.dir, "config"), config.Inputs{})
-	if diags.HasErrors() {
-		return nil, fmt.Errorf("%v", diags)
-	}
-	return src, nil
-}
-
 // applyNow applies the files, as a user would.
 func (c *chaos) applyNow(ctx context.Context) error {
 	c.apply.Lock()
 	defer c.apply.Unlock()
-	src, err := c.source()
-	if err != nil {
-		return err
+	src, diags := config.Load(filepath.Join(c.dir, "config"), config.Inputs{})
+	if diags.HasErrors() {
+		return fmt.Errorf("%v", diags)
 	}
-	res, err := c.Service.Apply(ctx, reconcile.ApplyRequest{PlanRequest: reconcile.PlanRequest{Source: src}, AutoApprove: true}, nil, nil)
+	res, err := c.client.Apply(ctx, reconcile.ApplyRequest{PlanRequest: reconcile.PlanRequest{Source: src}, AutoApprove: true}, nil, nil)
 	if err == nil && len(res.Failures) > 0 {
 		err = fmt.Errorf("%+v", res.Failures)
 	}
@@ -450,7 +441,8 @@ func (c *chaos) do(kind string) error {
 		}
 		return c.unowe(deleteLink(c.short, "network "+id))
 	case "drop the tables":
-		c.owe(kind, "network.n", "", missing("rules"))
+		// A bridge that is made again is given its rules.
+		c.owe(kind, "network.n", "", func(e reconcile.Event) bool { return missing("rules")(e) || missing("bridge")(e) })
 		return c.unowe(dropTables(c.short))
 	case "fill the disk":
 		return c.toggleDisk()
@@ -666,10 +658,6 @@ func (c *chaos) quiet() {
 
 // calm tells what is not as it should be.
 func (c *chaos) calm() error {
-	src, err := c.source()
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(c.ctx, 30*time.Second)
 	defer cancel()
 	res, err := c.client.List(ctx)
@@ -677,7 +665,7 @@ func (c *chaos) calm() error {
 		return err
 	}
 	c.views = res.Sandboxes
-	p, err := c.client.Plan(ctx, reconcile.PlanRequest{Source: src})
+	p, err := c.client.Plan(ctx, reconcile.PlanRequest{Source: c.source()})
 	if err != nil {
 		return err
 	}
@@ -766,8 +754,9 @@ func (c *chaos) explain() {
 // again makes ready for the next epoch: whoever was killed in this one starts a new
 // series, so that the wait before its next start is a short one.
 func (c *chaos) again() {
-	for address, n := range c.kills {
-		if v := c.view(address); n == 0 || v.Phase != plan.Running {
+	for _, v := range c.views {
+		address := v.Address
+		if c.kills[address] == 0 || v.Phase != plan.Running {
 			continue
 		}
 		for _, verb := range []string{"stop", "start"} {

@@ -1,7 +1,6 @@
 package onhost
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	osexec "os/exec"
@@ -12,10 +11,13 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
+	"pinfold/config"
 	"pinfold/reconcile"
 	"pinfold/reconcile/plan"
 )
@@ -25,27 +27,20 @@ import (
 
 // What an agent is told by its environment.
 const (
-	follows   = "PINFOLD_TEST_FOLLOW"  // any value: it follows the world's configuration
-	speaks    = "PINFOLD_TEST_LOG"     // any value: it says what it does
-	mayOpen   = "PINFOLD_TEST_NOFILE"  // how many descriptors it may have
-	mayBeMany = "PINFOLD_TEST_THREADS" // how many threads it may have, as a cgroup counts them
+	follows   = "PINFOLD_TEST_FOLLOW"    // any value: it follows the world's configuration
+	speaks    = "PINFOLD_TEST_LOG"       // any value: it says what it does
+	mayOpen   = "PINFOLD_TEST_NOFILE"    // how many descriptors it may have
+	livesIn   = "PINFOLD_TEST_CGROUP"    // the cgroup that it is to be in
+	noInotify = "PINFOLD_TEST_NOINOTIFY" // any value: for it, all inotify instances are in use
 )
 
 // agentOptions are those of the agent that this process is.
 func (w *world) agentOptions() reconcile.AgentOptions {
-	if n, err := strconv.ParseUint(os.Getenv(mayOpen), 10, 64); err == nil {
-		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: n, Max: n}); err != nil {
-			fmt.Fprintln(os.Stderr, "limit of descriptors:", err)
-			os.Exit(1)
-		}
-	}
-	if dir := os.Getenv(mayBeMany); dir != "" {
-		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0); err != nil {
-			fmt.Fprintln(os.Stderr, "limit of threads:", err)
-			os.Exit(1)
-		}
-	}
 	o := reconcile.AgentOptions{OpenOptions: w.options("agent"), Ready: func() { fmt.Println("ready") }}
+	if err := confine(); err != nil {
+		fmt.Fprintln(os.Stderr, "cannot be confined:", err)
+		os.Exit(1)
+	}
 	if os.Getenv(speaks) != "" {
 		o.Log = hclog.New(&hclog.LoggerOptions{Output: os.Stderr, Level: hclog.Info})
 	}
@@ -55,9 +50,61 @@ func (w *world) agentOptions() reconcile.AgentOptions {
 	return o
 }
 
-// logged keeps what the world's agents say in a file, which is shown when the test
-// failed and must not hold a panic.
+// confine gives this process less than it would like.
+func confine() error {
+	if n := os.Getenv(mayOpen); n != "" {
+		most, err := strconv.ParseUint(n, 10, 64)
+		if err != nil {
+			return err
+		}
+		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: most, Max: most}); err != nil {
+			return err
+		}
+	}
+	if dir := os.Getenv(livesIn); dir != "" {
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0); err != nil {
+			return err
+		}
+	}
+	if os.Getenv(noInotify) != "" {
+		return refuse(unix.EMFILE, unix.SYS_INOTIFY_INIT1)
+	}
+	return nil
+}
+
+// refuse makes a system call fail with that error in all threads of this process.
+func refuse(errno syscall.Errno, call uint32) error {
+	// seccomp(2): struct seccomp_data begins with the call's number.
+	filter := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: call, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(errno)},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+	}
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	_, _, err := syscall.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&program)))
+	if err != 0 {
+		return err
+	}
+	return nil
+}
+
+// logged is logging, and what the agents say must not hold a panic.
 func logged(w *world) {
+	logging(w)
+	w.Cleanup(func() {
+		text := w.said()
+		for _, bad := range []string{"panic:", "fatal error:", "DATA RACE"} {
+			if at := strings.Index(text, bad); at >= 0 {
+				w.Errorf("the agent's log: %s", text[at:min(len(text), at+4000)])
+			}
+		}
+	})
+}
+
+// logging keeps what the world's agents say in a file, which is shown when the test
+// failed.
+func logging(w *world) {
 	path := filepath.Join(w.dir, "agent.log")
 	f, err := os.Create(path)
 	w.must(err)
@@ -67,11 +114,6 @@ func logged(w *world) {
 		text, err := os.ReadFile(path)
 		if err != nil {
 			w.Error(err)
-		}
-		for _, bad := range []string{"panic:", "fatal error:", "DATA RACE"} {
-			if at := bytes.Index(text, []byte(bad)); at >= 0 {
-				w.Errorf("the agent's log: %s", text[at:min(len(text), at+4000)])
-			}
 		}
 		if w.Failed() {
 			w.Logf("the end of the agent's log:\n%s", text[max(0, len(text)-12000):])
@@ -347,4 +389,14 @@ func (w *world) settled(views []reconcile.SandboxView, p *plan.Plan) error {
 		}
 	}
 	return nil
+}
+
+// source is the configuration as it is on the disk.
+func (w *world) source() *config.Source {
+	w.Helper()
+	src, diags := config.Load(filepath.Join(w.dir, "config"), config.Inputs{})
+	if diags.HasErrors() {
+		w.Fatal(diags)
+	}
+	return src
 }

@@ -84,8 +84,17 @@ func (w *world) options(verb string) reconcile.OpenOptions {
 	return reconcile.OpenOptions{StateDir: filepath.Join(w.dir, "state"), RunDir: filepath.Join(w.dir, "run"), Settings: settings, Verb: verb}
 }
 
-// serve starts an agent and waits until it is ready.
+// serve starts an agent and opens a client of it.
 func (w *world) serve() {
+	w.Helper()
+	w.start()
+	var err error
+	w.Service, err = reconcile.Open(w.ctx, w.options("test"))
+	w.must(err)
+}
+
+// start starts an agent and waits until it is ready.
+func (w *world) start() {
 	w.Helper()
 	c := exec.Command(cmp.Or(w.program, "/proc/self/exe"))
 	c.Env = append(append(os.Environ(), agentOf+"="+w.dir), w.env...)
@@ -103,8 +112,6 @@ func (w *world) serve() {
 	if _, err := out.Read(word); err != nil || string(word) != "ready\n" {
 		w.Fatalf("the agent said %q, %v", word, err)
 	}
-	w.Service, err = reconcile.Open(w.ctx, w.options("test"))
-	w.must(err)
 }
 
 // kill ends the agent as a crash would.

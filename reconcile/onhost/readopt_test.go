@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"pinfold/config"
 	"pinfold/reconcile"
 	"pinfold/reconcile/plan"
 )
@@ -73,15 +72,14 @@ func adoption(t *testing.T, upgrade bool) {
 	w.act("stop", "off")
 	made := box("made", "echo started > /begun; exec sleep 1000", "")
 	w.must(os.WriteFile(filepath.Join(w.dir, "config", "main.hcl"), []byte("image \"base\" { source = \"host\" }\n"+conf(far)+made), 0o644))
-	src, diags := config.Load(filepath.Join(w.dir, "config"), config.Inputs{})
-	if diags.HasErrors() {
-		t.Fatal(diags)
-	}
-	res, err := w.Apply(w.ctx, reconcile.ApplyRequest{PlanRequest: reconcile.PlanRequest{Source: src, Options: plan.Options{NoStart: true}}, AutoApprove: true}, nil, nil)
+	res, err := w.Apply(w.ctx, reconcile.ApplyRequest{PlanRequest: reconcile.PlanRequest{Source: w.source(), Options: plan.Options{NoStart: true}}, AutoApprove: true}, nil, nil)
 	if err != nil || len(res.Failures) > 0 {
 		t.Fatalf("apply: %v, %+v", err, res)
 	}
-	w.until("killed", "written", func(reconcile.SandboxView) bool { out, err := w.sh("killed", "cat /log"); return err == nil && out == "x\n" })
+	w.until("killed", "written", func(reconcile.SandboxView) bool {
+		out, err := w.sh("killed", "cat /log")
+		return err == nil && out == "x\n"
+	})
 	w.served("plain")
 	w.served("relayed")
 	deadline, near := soon(6 * time.Second)
