@@ -47,20 +47,19 @@ const orphanBound = 15 * time.Second
 // settle waits until no starter of an earlier process is left: it might still make
 // what is just being taken down.
 func (s *starters) settle(ctx context.Context) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.client != nil && !s.client.Gone() {
-		return nil // ours, and before it there was none
+	lock, err := s.await(ctx, unix.LOCK_EX)
+	if lock != nil {
+		lock.Close()
 	}
-	s.forgetGone()
-	f, err := s.lock(ctx, unix.LOCK_EX)
-	if err != nil {
-		return err
-	}
-	return f.Close()
+	return err
 }
 
-func (s *starters) lock(ctx context.Context, kind int) (*os.File, error) {
+// await returns the lock once no other starter has it in its way, or nil when there
+// is one of ours: before it there was none.
+func (s *starters) await(ctx context.Context, kind int) (*os.File, error) {
+	if s.ours() {
+		return nil, nil
+	}
 	f, err := failpoint.Get("host.starter.lock", func() (*os.File, error) { return os.OpenFile(s.path, os.O_RDWR|os.O_CREATE, 0o600) })
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the lock of the process that starts sandboxes: %w", err)
@@ -78,38 +77,67 @@ func (s *starters) lock(ctx context.Context, kind int) (*os.File, error) {
 			f.Close()
 			return nil, err
 		}
+		if s.ours() {
+			return nil, f.Close()
+		}
 	}
+}
+
+func (s *starters) ours() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forgetGone()
+	return s.client != nil
 }
 
 // get returns a starter, spawned when there is none, for use until put.
 func (s *starters) get(ctx context.Context, st *stage) (*starter.Client, error) {
+	for {
+		lock, err := s.await(ctx, unix.LOCK_SH)
+		if err != nil {
+			return nil, err
+		}
+		c, err := s.use(lock, st)
+		if lock != nil {
+			lock.Close()
+		}
+		if c != nil || err != nil {
+			return c, err
+		}
+	}
+}
+
+// use counts a user of our starter, which is spawned with the lock when there is none;
+// nil when there is none and no lock.
+func (s *starters) use(lock *os.File, st *stage) (*starter.Client, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.forgetGone()
-	if s.program == nil {
-		f, err := memfd.Sealed("pinfold-starter", starterProgram, 0o755)
-		if err != nil {
-			return nil, err
-		}
-		s.program = f
-		dropPages(starterProgram)
-	}
 	if s.client == nil {
-		lock, err := s.lock(ctx, unix.LOCK_SH)
-		if err != nil {
-			return nil, err
+		if lock == nil {
+			return nil, nil // it has just ended
 		}
-		defer lock.Close()
-		err = st.run(func() (err error) {
-			s.client, err = failpoint.Get("host.starter.spawn", func() (*starter.Client, error) { return starter.Spawn(s.program, lock) })
-			return err
-		})
-		if err != nil {
+		if err := s.spawn(lock, st); err != nil {
 			return nil, err
 		}
 	}
 	s.users++
 	return s.client, nil
+}
+
+func (s *starters) spawn(lock *os.File, st *stage) error {
+	if s.program == nil {
+		f, err := memfd.Sealed("pinfold-starter", starterProgram, 0o755)
+		if err != nil {
+			return err
+		}
+		s.program = f
+		dropPages(starterProgram)
+	}
+	return st.run(func() (err error) {
+		s.client, err = failpoint.Get("host.starter.spawn", func() (*starter.Client, error) { return starter.Spawn(s.program, lock) })
+		return err
+	})
 }
 
 // forgetGone lets a starter go that does not answer any more.

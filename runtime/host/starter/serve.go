@@ -51,32 +51,46 @@ func Serve() error {
 	for {
 		var word [1]byte
 		oob := make([]byte, unix.CmsgSpace(4*maxFiles))
-		n, oobn, _, _, err := conn.(*net.UnixConn).ReadMsgUnix(word[:], oob)
+		n, oobn, flags, _, err := conn.(*net.UnixConn).ReadMsgUnix(word[:], oob)
 		if err != nil || n == 0 {
 			return err
 		}
-		files, err := received(oob[:oobn])
-		if err != nil {
-			return err
+		files := received(oob[:oobn])
+		if flags&unix.MSG_CTRUNC != 0 || len(files) == 0 {
+			// unix(7): what finds no descriptor is left out.
+			refuse(files, unix.EMFILE)
+			continue
 		}
 		starts.Go(func() { answer(files, &inits) })
 	}
 }
 
-func received(oob []byte) ([]*os.File, error) {
+// refuse answers a request that came without all of its files. Where not even the
+// line for the answer came, its end says so.
+func refuse(files []*os.File, why error) {
+	if len(files) > 0 {
+		json.NewEncoder(files[0]).Encode(reply{Error: "the process that starts sandboxes: " + why.Error()})
+	}
+	for _, f := range files {
+		f.Close()
+	}
+}
+
+// received are the files of a request, none of one that is none.
+func received(oob []byte) []*os.File {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil || len(messages) != 1 {
-		return nil, fmt.Errorf("a request with %d control messages: %w", len(messages), err)
+		return nil
 	}
 	fds, err := unix.ParseUnixRights(&messages[0])
 	if err != nil {
-		return nil, err
+		return nil
 	}
 	files := make([]*os.File, len(fds))
 	for i, fd := range fds {
 		files[i] = os.NewFile(uintptr(fd), "passed")
 	}
-	return files, nil
+	return files
 }
 
 func answer(files []*os.File, inits *children) {

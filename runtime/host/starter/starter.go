@@ -99,7 +99,7 @@ func (c *Client) Start(r Request, files []*os.File) (pid int, err error) {
 	}
 	_, _, err = c.control.WriteMsgUnix([]byte{1}, unix.UnixRights(fds...), nil)
 	theirs.Close()
-	if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
+	if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, net.ErrClosed) {
 		c.gone.Store(true)
 		return 0, fmt.Errorf("%w: %w", ErrGone, err)
 	}
@@ -109,11 +109,9 @@ func (c *Client) Start(r Request, files []*os.File) (pid int, err error) {
 	// The starter keeps to the bound itself; this is for one that does not.
 	ours.SetDeadline(time.Now().Add(r.Bound + 10*time.Second))
 	var a reply
-	if err = json.NewEncoder(ours).Encode(r); err == nil {
-		err = json.NewDecoder(ours).Decode(&a)
-	}
-	if err != nil {
-		return 0, fmt.Errorf("%w: %w", ErrGone, err)
+	asked := json.NewEncoder(ours).Encode(r) // one that refuses does not read it
+	if err := json.NewDecoder(ours).Decode(&a); err != nil {
+		return 0, fmt.Errorf("%w: %w", ErrGone, errors.Join(asked, err))
 	}
 	if a.Error != "" {
 		return 0, errors.New(a.Error)
