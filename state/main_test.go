@@ -29,6 +29,8 @@ func TestMain(m *testing.M) {
 		hold(os.Args[1])
 	case "write":
 		write(os.Args[1])
+	case "swap":
+		swapping(os.Args[1], os.Args[2:]...)
 	case "convert":
 		converting(os.Args[1], os.Args[2])
 	default:

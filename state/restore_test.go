@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -205,5 +206,64 @@ func TestWordsNameTheNewestSoundBackup(t *testing.T) {
 	}
 	if _, err := Open(context.Background(), Options{Dir: dir}); err == nil || !strings.Contains(err.Error(), "there is no sound backup in "+filepath.Join(dir, backupsName)) {
 		t.Errorf("without a backup: %v", err)
+	}
+}
+
+// swapping is the other process of TestKilledWhileRestoring: it restores two backups
+// in turn, without end.
+func swapping(dir string, from ...string) {
+	for n := 0; ; n++ {
+		if _, err := restoreFrom(dir, from[n%2], "", false); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		fmt.Println(n)
+	}
+}
+
+// Whoever is killed while restoring leaves one state or the other, whole, and what
+// was there before is kept.
+func TestKilledWhileRestoring(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, fileName)
+	first, _ := backedUp(t, dir)
+	s := open(t, dir)
+	update(t, s, func(x Tx) error { return x.Put(Sandboxes, "sandbox.c", []byte("c")) })
+	second, err := s.Backup()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	seen := map[string]int{}
+	for round := range 20 {
+		p := start(t, "swap", dir, first.Path, second.Path)
+		for range 1 + round%3 {
+			if line := p.line(t); len(line) > 3 {
+				t.Fatalf("the restorer said %q", line)
+			}
+		}
+		p.kill()
+		r, err := VerifyFile(path, nil)
+		if err != nil || !r.Sound() || r.Lineage != first.Lineage {
+			t.Fatalf("round %d: %+v, %v", round, r, err)
+		}
+		s := open(t, dir)
+		has := strings.Join(keys(t, s, Sandboxes), " ")
+		s.Close()
+		if has != "sandbox.a" && has != "sandbox.b sandbox.c" {
+			t.Fatalf("round %d: it records %q", round, has)
+		}
+		seen[has]++
+	}
+	t.Log(seen)
+	kept, err := filepath.Glob(path + ".bad-*")
+	if err != nil || len(kept) < 20 {
+		t.Errorf("%d files are kept, %v", len(kept), err)
+	}
+	for _, path := range kept {
+		if r, err := VerifyFile(path, nil); err != nil || !r.Sound() {
+			t.Errorf("%s: %+v, %v", path, r, err)
+		}
 	}
 }
