@@ -153,6 +153,9 @@ func (e *actor) createFailed(rec *plan.Sandbox, in *Intent, tried string, cause 
 		w.event(ev)
 	}
 	step := "create failed"
+	if in != nil || tried == "" {
+		cause = fmt.Errorf("cannot create %s: %w", rec.Address, cause)
+	}
 	var undo error
 	if in != nil {
 		if undo = e.undoCreate(context.Background(), in, rec); undo != nil {
