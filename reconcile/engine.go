@@ -64,6 +64,8 @@ type Engine struct {
 	open        map[string][]uint64
 	latest      map[string]uint64 // the newest intent that this process began, by sandbox uid
 	unrecovered []Intent
+	recovered   bool     // what dead processes left was looked at
+	found       []Orphan // half-made by them, until a gc tells of it; guarded by mu
 
 	// nudge makes the agent look again at these addresses, or at everything when
 	// none is named; nil without an agent.
@@ -107,7 +109,8 @@ func NewEngine(ctx context.Context, o EngineOptions) (*Engine, error) {
 	}
 	e.info.Lineage = e.store.Lineage()
 	e.lanes.now = e.now
-	if err := e.load(); err != nil {
+	err := e.load()
+	if err != nil {
 		return nil, err
 	}
 	for _, rec := range e.records.Sandboxes {
@@ -120,9 +123,13 @@ func NewEngine(ctx context.Context, o EngineOptions) (*Engine, error) {
 		if err := e.sweepBlocks(); err != nil {
 			e.log.Warn("what no sandbox stands on any more stays in the state", "error", err)
 		}
+		if e.found, err = e.halfMade(ctx); err != nil {
+			e.log.Warn("cannot tell what was left half-made", "error", err)
+		}
 		if err := e.as(e.by).recover(ctx); err != nil {
 			return nil, err
 		}
+		e.recovered = true
 	}
 	return e, nil
 }
@@ -228,7 +235,7 @@ func loadBlocks(tx state.Tx, into map[string]*block) error {
 
 func unreadable(bucket, key string, err error) error {
 	if err != nil {
-		err = fmt.Errorf("state %s: document %q cannot be read: %w; restore a backup of state.db", bucket, key, err)
+		err = fmt.Errorf("state %s: document %q cannot be read: %w; pinfold state verify tells all that is wrong, pinfold state restore puts a backup back", bucket, key, err)
 	}
 	return err
 }

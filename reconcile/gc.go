@@ -64,19 +64,14 @@ func (e *Engine) GC(ctx context.Context, r GCRequest) (*GCResult, error) {
 		as := e.as(byOperator)
 		as.recoverAgain(ctx)
 		as.sweepAll(ctx)
-	}
-	for _, o := range half {
-		if !r.DryRun {
-			_, there, err := e.host.Inspect(ctx, o.ID)
-			if err != nil {
-				return nil, errorOf(err)
-			}
-			if o.Action = OrphanRemoved; there {
-				o.Action, o.Hint = OrphanReported, "it could not be removed yet; the agent and the next gc try again"
-			}
+		e.mu.Lock()
+		half, e.found = append(e.found, half...), nil
+		e.mu.Unlock()
+		if half, err = e.gone(ctx, half); err != nil {
+			return nil, errorOf(err)
 		}
-		res.Orphans = append(res.Orphans, o)
 	}
+	res.Orphans = append(res.Orphans, half...)
 	found, err := e.orphans(ctx)
 	if err != nil {
 		return nil, errorOf(err)
@@ -114,20 +109,48 @@ func (e *Engine) halfMade(ctx context.Context) ([]Orphan, error) {
 	e.openMu.Lock()
 	open := slices.Clone(e.unrecovered)
 	e.openMu.Unlock()
+	if !e.recovered {
+		var err error
+		if open, err = e.openIntents(); err != nil {
+			return nil, err
+		}
+	}
+	records := e.snapshot()
 	for _, in := range open {
-		if in.Op == opCreate {
+		rec := records.Sandboxes[in.Address]
+		if done := rec != nil && rec.Instance != nil && rec.Instance.ID == in.Instance; in.Op == opCreate && !done {
 			if err := add(in.Instance, in.Address, "half-made: its create did not finish"); err != nil {
 				return nil, err
 			}
 		}
 	}
-	records := e.snapshot()
 	for _, address := range sortedKeys(records.Sandboxes) {
 		for _, id := range records.Sandboxes[address].Doomed {
 			if err := add(id, address, "of an earlier incarnation: its removal did not finish"); err != nil {
 				return nil, err
 			}
 		}
+	}
+	return all, nil
+}
+
+// gone says of half-made instances whether they are gone by now.
+func (e *Engine) gone(ctx context.Context, half []Orphan) ([]Orphan, error) {
+	told := map[string]bool{}
+	var all []Orphan
+	for _, o := range half {
+		if told[o.ID] {
+			continue
+		}
+		told[o.ID] = true
+		_, there, err := e.host.Inspect(ctx, o.ID)
+		if err != nil {
+			return nil, err
+		}
+		if o.Action = OrphanRemoved; there {
+			o.Action, o.Hint = OrphanReported, "it could not be removed yet; the agent and the next gc try again"
+		}
+		all = append(all, o)
 	}
 	return all, nil
 }

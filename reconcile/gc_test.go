@@ -110,6 +110,49 @@ func TestGCRemovesWhatTheJournalProvesHalfMade(t *testing.T) {
 	})
 }
 
+// A process that died in a create leaves a half-made instance. Without an agent a
+// look tells of it and leaves it; opening for a change is what removes it, and gc
+// tells of that.
+func TestGCTellsWhatOpeningRemoved(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		l := newLab(t, nil)
+		l.main(pair)
+		p := l.process("apply", &mortal{})
+		l.apply(p.Engine, plan.Options{})
+		l.main(pair + "sandbox \"c\" {\n image = image.base\n command = [\"sleep\", \"inf\"]\n}\n")
+		l.world.Crash(1, sim.Midway)
+		p.Apply(context.Background(), l.request(plan.Options{}), nil, nil)
+		p.bury(t)
+		store, err := state.Open(context.Background(), state.Options{Dir: l.state, Verb: "gc", ReadOnly: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		look, err := NewEngine(context.Background(), EngineOptions{Store: store, Host: l.world.Open(store.Lineage()), Settings: l.settings, ReadOnly: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.world.ClearOps()
+		dry := l.gc(look, GCRequest{DryRun: true})
+		if len(dry) != 1 || dry[0].Address != "sandbox.c" || dry[0].Action != OrphanWouldRemove {
+			t.Fatalf("a dry run says %+v", dry)
+		}
+		if ops := l.writes(); len(ops) > 0 {
+			t.Errorf("looking touched the host: %v", ops)
+		}
+		l.close(look)
+		e := l.open("gc")
+		gone := l.gc(e, GCRequest{})
+		if len(gone) != 1 || gone[0].ID != dry[0].ID || gone[0].Action != OrphanRemoved {
+			t.Errorf("gc says %+v", gone)
+		}
+		if again := l.gc(e, GCRequest{}); len(again) > 0 {
+			t.Errorf("a second gc says %+v", again)
+		}
+		l.apply(e, plan.Options{})
+		l.end(e)
+	})
+}
+
 // A live instance without a record is reported and never ended; one without a
 // process goes when it is named, a released one never.
 func TestGCReportsWhatHasNoRecord(t *testing.T) {

@@ -227,7 +227,7 @@ func TestMissingBlockIsAnError(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	l.refused(errorOf(e.load()), Internal, "restore a backup of state.db")
+	l.refused(errorOf(e.load()), Internal, "pinfold state restore")
 	if err := e.store.Update(func(tx state.Tx) error {
 		for key, doc := range docs {
 			if err := tx.Put(state.Blocks, key, doc); err != nil {
