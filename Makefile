@@ -8,7 +8,7 @@ STARTER := runtime/host/starter/program/starter.bin
 # last: help without text templates, 2.5 MB less.
 TAGS    := netgo,osusergo,urfave_cli_no_template
 
-.PHONY: all build deps demo test test-race properties bench fuzz clean install FORCE
+.PHONY: all build deps demo test test-race properties bench fuzz lab lab-full lab-parts clean install FORCE
 
 all: build
 
@@ -62,6 +62,30 @@ properties: deps $(PINIT) $(STARTER)
 FUZZTIME ?= 30s
 fuzz: $(PINIT) $(STARTER)
 	$(GO) test ./config -run '^$$' -fuzz FuzzEvaluate -fuzztime $(FUZZTIME)
+
+# A machine of its own, emulated, with the distribution's kernel and cgroup v2 only:
+# the tests of the real kernel run in it, and then its power is cut in the middle of
+# work, again and again. docs/lab.md has more. LABFLAGS=-seed=N repeats a run.
+LABFLAGS ?=
+LABPARTS := bin/lab/parts
+
+lab: lab-parts
+	./bin/lab/lab $(LABFLAGS)
+
+lab-full: LABFORM := -full
+lab-full: lab-parts
+	./bin/lab/lab -full $(LABFLAGS)
+
+lab-parts: build
+	@sh ./testdata/deps.sh qemu-system-x86_64=qemu-system-x86 mmdebstrap=mmdebstrap mke2fs=e2fsprogs
+	$(GO) vet ./testdata/lab ./testdata/lab/guest
+	$(GO) build -trimpath -o bin/lab/lab ./testdata/lab
+	$(GOBUILD) -o $(LABPARTS)/guest ./testdata/lab/guest
+	cp bin/pinfold $(LABPARTS)/pinfold
+	@for suite in $$(./bin/lab/lab $(LABFORM) -print-suites); do \
+		echo "building the tests of $$suite"; \
+		$(GO) test -c -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $(LABPARTS)/$$(echo $$suite | tr / -).test ./$$suite || exit 1; \
+	done
 
 install: build
 	install -D -m 0755 bin/pinfold $(DESTDIR)/usr/local/bin/pinfold

@@ -33,16 +33,18 @@ func main() {
 	parts := flag.String("parts", "bin/lab/parts", "where the programs for the machine are")
 	dir := flag.String("dir", "bin/lab", "where the lab keeps its files")
 	only := flag.String("only", "", "suites or boots; both by default")
+	keep := flag.Bool("keep", false, "keep the machine's disk, to look at it afterwards")
+	printSuites := flag.Bool("print-suites", false, "print the packages whose tests run, one a line, and do nothing")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	l := &lab{out: os.Stdout, dir: *dir, notes: map[string]json.RawMessage{}, seed: *seed}
-	if l.seed == 0 {
-		l.seed = uint64(time.Now().UnixNano()) % 1_000_000
-	}
 	p := short
 	if *full {
 		p = long
+	}
+	if *printSuites {
+		for _, s := range p.suites {
+			fmt.Println(s.Name)
+		}
+		return
 	}
 	if *cuts > 0 {
 		p.cuts = *cuts
@@ -57,6 +59,12 @@ func main() {
 		fmt.Fprintln(os.Stderr, "lab: -only is suites or boots")
 		os.Exit(2)
 	}
+	l := &lab{out: os.Stdout, dir: *dir, notes: map[string]json.RawMessage{}, seed: *seed, keepImage: *keep}
+	if l.seed == 0 {
+		l.seed = uint64(time.Now().UnixNano()) % 1_000_000
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
 	if err := l.run(ctx, p, *parts); err != nil {
 		fmt.Fprintln(os.Stderr, "lab: FAIL:", err)
 		os.Exit(1)
@@ -73,6 +81,8 @@ type lab struct {
 	seed    uint64
 	notes   map[string]json.RawMessage
 	shift   time.Duration // of the machine's clock, by what it was off for
+
+	keepImage bool
 }
 
 func (l *lab) run(ctx context.Context, p program, parts string) error {
@@ -99,12 +109,14 @@ func (l *lab) run(ctx context.Context, p program, parts string) error {
 	if err := l.makeImage(ctx, parts, p.suites, p.compiler); err != nil {
 		return err
 	}
-	defer os.Remove(l.image)
+	if !l.keepImage {
+		defer os.Remove(l.image)
+	}
 	fmt.Fprintf(l.out, "the machine's disk is made (%.0f s)\n", time.Since(began).Seconds())
 	boots := p.boots(l.random(0))
 	for i, b := range boots {
 		b.Boot = i + 1
-		fmt.Fprintf(l.out, "boot %d of %d: %s\n", b.Boot, len(boots), b)
+		fmt.Fprintf(l.out, "boot %d of %d, after %.0f s: %s\n", b.Boot, len(boots), time.Since(began).Seconds(), b)
 		if err := l.boot(ctx, b); err != nil {
 			return fmt.Errorf("boot %d (seed %d): %w", b.Boot, l.seed, err)
 		}
