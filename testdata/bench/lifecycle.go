@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -65,30 +66,37 @@ func newBench(ctx context.Context, pinfold string) (b *bench, err error) {
 	if err := os.Mkdir(b.conf, 0o755); err != nil {
 		return nil, err
 	}
-	c := exec.Command(pinfold, "agent")
-	c.Env = append(os.Environ(), "PINFOLD_STATE_DIR="+filepath.Join(b.dir, "state"), "PINFOLD_RUN_DIR="+b.run)
-	log, err := os.Create(filepath.Join(b.dir, "agent.log"))
-	if err != nil {
-		return nil, err
-	}
-	defer log.Close()
-	c.Stdout, c.Stderr = log, log
-	if err := c.Start(); err != nil {
-		return nil, err
-	}
-	b.agent = c
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		if _, err := os.Stat(filepath.Join(b.run, reconcile.SocketName)); err == nil {
-			break
-		}
-		if time.Now().After(end) {
-			return nil, errors.Join(fmt.Errorf("the agent does not serve after 30 s"), b.close())
-		}
+	if err := b.serve(pinfold); err != nil {
+		return nil, errors.Join(err, b.close())
 	}
 	b.Service, err = reconcile.Open(ctx, reconcile.OpenOptions{
 		StateDir: filepath.Join(b.dir, "state"), RunDir: b.run, Settings: config.DefaultSettings(), Verb: "bench",
 	})
 	return b, err
+}
+
+// serve starts an agent and waits until it answers.
+func (b *bench) serve(pinfold string) error {
+	c := exec.Command(pinfold, "agent")
+	c.Env = append(os.Environ(), "PINFOLD_STATE_DIR="+filepath.Join(b.dir, "state"), "PINFOLD_RUN_DIR="+b.run)
+	log, err := os.OpenFile(filepath.Join(b.dir, "agent.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	c.Stdout, c.Stderr = log, log
+	if err := c.Start(); err != nil {
+		return err
+	}
+	b.agent = c
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		if conn, err := net.Dial("unix", filepath.Join(b.run, reconcile.SocketName)); err == nil {
+			return conn.Close()
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("the agent does not serve after 30 s")
+		}
+	}
 }
 
 func (b *bench) apply(ctx context.Context, text string) error {
@@ -115,8 +123,10 @@ func (b *bench) close() (err error) {
 		err = b.do(context.Background(), reconcile.PlanRequest{Options: plan.Options{Destroy: true}})
 		b.Service.Close()
 	}
-	b.agent.Process.Signal(syscall.SIGTERM)
-	b.agent.Wait()
+	if b.agent != nil {
+		b.agent.Process.Signal(syscall.SIGTERM)
+		b.agent.Wait()
+	}
 	return errors.Join(err, os.RemoveAll(b.dir), os.RemoveAll(b.run))
 }
 

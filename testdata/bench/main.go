@@ -22,7 +22,7 @@ import (
 func main() {
 	pinfold := flag.String("pinfold", "bin/pinfold", "the program to measure")
 	rounds := flag.Int("n", 100, "sandboxes on the real host")
-	only := flag.String("only", "", "comma-separated parts: plan, create, apply, lifecycle")
+	only := flag.String("only", "", "comma-separated parts: plan, create, apply, lifecycle, exhaust")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGPIPE)
 	defer stop()
@@ -45,6 +45,7 @@ func run(ctx context.Context, pinfold string, n int, only string) error {
 		{"create", func() error { return benchCreate(ctx, n) }},
 		{"apply", func() error { return benchApply(ctx, pinfold, n) }},
 		{"lifecycle", func() error { return benchLifecycle(ctx, pinfold) }},
+		{"exhaust", func() error { return benchExhaust(ctx, pinfold) }},
 	}
 	for _, p := range parts {
 		if only != "" && !slices.Contains(strings.Split(only, ","), p.name) {
