@@ -441,8 +441,9 @@ func (c *chaos) do(kind string) error {
 		}
 		return c.unowe(deleteLink(c.short, "network "+id))
 	case "drop the tables":
-		// A bridge that is made again is given its rules.
-		c.owe(kind, "network.n", "", func(e reconcile.Event) bool { return missing("rules")(e) || missing("bridge")(e) })
+		// Whoever needs the tables first makes them, also a start; a bridge that is made
+		// again is given its rules. All that they were of name them.
+		c.owe(kind, "", "", func(e reconcile.Event) bool { return missing("rules")(e) || missing("bridge")(e) })
 		return c.unowe(dropTables(c.short))
 	case "fill the disk":
 		return c.toggleDisk()
@@ -711,11 +712,13 @@ func (c *chaos) data() {
 }
 
 // explain demands for each deed that the history names it, or tells that the
-// instance ended for another reason before anybody could see it.
+// instance ended for another reason before anybody could see it. What was mended
+// while nothing could be written is told by the agent's log.
 func (c *chaos) explain() {
 	endings := typed("exited", "lost", "stop", "suspend", "expired", "destroyed", "restart", "recreate", "replace", "rebound", "failed")
 	histories := map[string][]reconcile.Event{}
-	for _, d := range c.deeds {
+	log := c.said()
+	for i, d := range c.deeds {
 		if histories[d.address] == nil {
 			histories[d.address] = c.history(d.address)
 		}
@@ -733,13 +736,19 @@ func (c *chaos) explain() {
 				how = "overtaken"
 			}
 		}
+		switch {
+		case how != "unexplained":
+		case d.kind == "freeze or thaw" && c.doneAgain(d, c.deeds[:i], c.deeds[i+1:]):
+			how = "undone by the next"
+		case strings.Contains(log, d.address+" happened but cannot be recorded"):
+			how = "logged only"
+		default:
+			c.Errorf("no event explains %q of %s %s at %s:\n%s", d.kind, d.address, d.instance, d.at.UTC().Format("15:04:05.000"), digestOf(histories[d.address]))
+		}
 		if c.why[d.kind] == nil {
 			c.why[d.kind] = map[string]int{}
 		}
 		c.why[d.kind][how]++
-		if how == "unexplained" {
-			c.Errorf("no event explains %q of %s %s at %s:\n%s", d.kind, d.address, d.instance, d.at.UTC().Format("15:04:05.000"), digestOf(histories[d.address]))
-		}
 	}
 	for address, events := range histories {
 		for _, e := range events {
@@ -749,6 +758,19 @@ func (c *chaos) explain() {
 		}
 	}
 	c.deeds = nil
+}
+
+// doneAgain tells whether a freeze was followed by a thaw, or the other way round, of
+// the same instance: together they are nothing to repair.
+func (c *chaos) doneAgain(d deed, others ...[]deed) bool {
+	for _, list := range others {
+		for _, o := range list {
+			if o.kind == d.kind && o.instance == d.instance && o.at.Sub(d.at).Abs() < calmBound {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // again makes ready for the next epoch: whoever was killed in this one starts a new
