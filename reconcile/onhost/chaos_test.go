@@ -403,9 +403,9 @@ func (c *chaos) do(kind string) error {
 	mayKill := func(v *reconcile.SandboxView) bool { return alive(v) && c.kills[v.Address] < killsEach }
 	switch kind {
 	case "kill pid 1":
-		return on(mayKill, typed("lost"), func(_ string, v *reconcile.SandboxView) error {
+		return on(mayKill, typed("lost"), func(id string, v *reconcile.SandboxView) error {
 			c.kills[v.Address]++
-			return killFirst(*v.PID)
+			return killFirst(c.short, id, *v.PID)
 		})
 	case "kill the command":
 		return on(func(v *reconcile.SandboxView) bool { return mayKill(v) && !frozen(v) }, typed("exited"), func(id string, v *reconcile.SandboxView) error {
@@ -413,8 +413,8 @@ func (c *chaos) do(kind string) error {
 			return killMain(c.short, id, *v.PID)
 		})
 	case "unmount the root":
-		return on(func(v *reconcile.SandboxView) bool { return alive(v) && v.Address == "sandbox.bare" }, missing("rootfs"), func(_ string, v *reconcile.SandboxView) error {
-			return unmountInside(*v.PID, "/d", "/")
+		return on(func(v *reconcile.SandboxView) bool { return alive(v) && v.Address == "sandbox.bare" }, missing("rootfs"), func(id string, v *reconcile.SandboxView) error {
+			return unmountInside(c.short, id, *v.PID, "/d", "/")
 		})
 	case "delete a link":
 		return on(onNet, missing("link"), func(id string, _ *reconcile.SandboxView) error { return deleteLink(c.short, "instance "+id) })

@@ -22,13 +22,25 @@ import (
 // nothing to touch.
 var errAway = errors.New("nothing of that is there")
 
+// own tells whether a process is the instance's and lives: its number alone, that
+// somebody once said, proves nothing.
+func own(short, id string, pid int) bool {
+	groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	return err == nil && strings.Contains(string(groups), "-"+short+"/"+id) && !dead(pid)
+}
+
 // killFirst kills an instance's PID 1.
-func killFirst(pid int) error { return away(syscall.Kill(pid, syscall.SIGKILL)) }
+func killFirst(short, id string, pid int) error {
+	if !own(short, id, pid) {
+		return errAway
+	}
+	return away(syscall.Kill(pid, syscall.SIGKILL))
+}
 
 // killMain kills the command that PID 1 runs, and leaves PID 1 to see it.
 func killMain(short, id string, first int) error {
 	for pid, of := range processesOf(short) {
-		if of == id && parent(pid) == first {
+		if of == id && parent(pid) == first && !dead(pid) {
 			return away(syscall.Kill(pid, syscall.SIGKILL))
 		}
 	}
@@ -49,8 +61,11 @@ func parent(pid int) int {
 	return ppid
 }
 
-// unmountInside detaches mounts in the mount namespace of a process.
-func unmountInside(pid int, paths ...string) error {
+// unmountInside detaches mounts in the mount namespace of an instance's process.
+func unmountInside(short, id string, pid int, paths ...string) error {
+	if !own(short, id, pid) {
+		return errAway
+	}
 	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", pid))
 	if err != nil {
 		return away(err)

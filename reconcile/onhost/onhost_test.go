@@ -53,6 +53,7 @@ type world struct {
 	program string   // what the agent is; empty: this binary
 	env     []string // more of its environment, see agentOptions
 	log     *os.File // where it writes; nil: standard error
+	attr    *syscall.SysProcAttr
 }
 
 var number atomic.Int32
@@ -98,7 +99,7 @@ func (w *world) start() {
 	w.Helper()
 	c := exec.Command(cmp.Or(w.program, "/proc/self/exe"))
 	c.Env = append(append(os.Environ(), agentOf+"="+w.dir), w.env...)
-	c.Stderr = os.Stderr
+	c.Stderr, c.SysProcAttr = os.Stderr, w.attr
 	if w.log != nil {
 		c.Stderr = w.log
 	}
