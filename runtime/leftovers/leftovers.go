@@ -28,10 +28,10 @@ func Settled(short, stateDir, runDir string) (left []string, err error) {
 	}
 }
 
-// Of lists processes, cgroups, mounts, links, nft tables, and files of instances
-// and volumes, sorted. short is the lineage's short id.
+// Of lists processes, cgroups, mounts, loop devices, links, nft tables, and files of
+// instances and volumes, sorted. short is the lineage's short id.
 func Of(short, stateDir, runDir string) (left []string, err error) {
-	for _, look := range []func(string, string, string) ([]string, error){processes, groups, mounts, links, tables, files} {
+	for _, look := range []func(string, string, string) ([]string, error){processes, groups, mounts, loops, links, tables, files} {
 		found, err := look(short, stateDir, runDir)
 		if err != nil {
 			return nil, err
@@ -81,6 +81,21 @@ func mounts(_, stateDir, runDir string) (left []string, err error) {
 		fields := strings.Fields(line) // proc_pid_mountinfo(5): the mount point is the fifth
 		if strings.HasPrefix(fields[4], stateDir+"/") || strings.HasPrefix(fields[4], runDir+"/") {
 			left = append(left, "mount "+fields[4])
+		}
+	}
+	return left, nil
+}
+
+// loops are block devices made of files in the directories.
+func loops(_, stateDir, runDir string) (left []string, err error) {
+	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range files {
+		of, err := os.ReadFile(f)
+		if err == nil && (strings.HasPrefix(string(of), stateDir+"/") || strings.HasPrefix(string(of), runDir+"/")) {
+			left = append(left, fmt.Sprintf("loop device %s of %s", strings.Split(f, "/")[3], strings.TrimSpace(string(of))))
 		}
 	}
 	return left, nil
