@@ -127,19 +127,12 @@ func (h *Host) release(ctx context.Context, id string, init pidfd) (string, erro
 
 // letGo lets init out of its wait, unless it has been or ctx ends before.
 func (h *Host) letGo(ctx context.Context, id string) error {
-	// init blocks in opening this pipe for writing. Opened for both ends, our
-	// read waits for its byte instead of seeing no writer.
-	f, err := os.OpenFile(h.fifoPath(id), unix.O_RDWR|unix.O_NONBLOCK, 0)
-	switch {
-	case errors.Is(err, os.ErrNotExist): // let go by a Start that was cut off
-		return nil
-	case err != nil:
-		return fmt.Errorf("cannot open the start pipe of instance %s: %w", id, err)
+	err := failpoint.Step("host.init.exec", func() error { return passFifo(ctx, h.fifoPath(id)) })
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // let go by a Start that was cut off
 	}
-	defer f.Close()
-	err = failpoint.Step("host.init.exec", func() error { return passFifo(ctx, f) })
 	if err != nil && ctx.Err() == nil {
-		return fmt.Errorf("cannot read the start pipe of instance %s: %w", id, err)
+		return fmt.Errorf("cannot pass the start pipe of instance %s: %w", id, err)
 	}
 	h.dropFifo(id)
 	return nil
@@ -152,9 +145,17 @@ func (h *Host) dropFifo(id string) {
 	_ = failpoint.Step("host.fifo.remove", func() error { return os.Remove(h.fifoPath(id)) })
 }
 
-// passFifo takes the byte for which init waits until somebody reads it.
-func passFifo(ctx context.Context, fifo *os.File) error {
-	_, err := readUntil(ctx, fifo, make([]byte, 1))
+// passFifo opens the pipe that init blocks in opening for writing, and takes the byte
+// that init then writes. Between the two there must be nothing: an init whose byte
+// nobody can read any more ends.
+func passFifo(ctx context.Context, path string) error {
+	// For both ends: our read waits for the byte instead of seeing no writer.
+	f, err := os.OpenFile(path, unix.O_RDWR|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = readUntil(ctx, f, make([]byte, 1))
 	return err
 }
 
