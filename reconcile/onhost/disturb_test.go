@@ -89,7 +89,7 @@ func unmountInside(short, id string, pid int, paths ...string) error {
 			return nil
 		}()
 	}()
-	return <-done
+	return away(<-done)
 }
 
 // deleteLink deletes the link with that mark in its alias: "instance ID" or "network ID".
