@@ -242,8 +242,8 @@ func (c *chaos) applyNow(ctx context.Context) error {
 		return fmt.Errorf("%v", diags)
 	}
 	res, err := c.client.Apply(ctx, reconcile.ApplyRequest{PlanRequest: reconcile.PlanRequest{Source: src}, AutoApprove: true}, nil, nil)
-	if err == nil && len(res.Failures) > 0 {
-		err = fmt.Errorf("%+v", res.Failures)
+	if words := failures(res, err); len(words) > 0 {
+		err = errors.New(strings.Join(words, "; "))
 	}
 	c.dirty.Store(err != nil)
 	return err
@@ -632,8 +632,10 @@ func (c *chaos) quiet() {
 		}
 	}
 	if c.dirty.Load() {
-		// What failed while the disk was full, or with the agent, a user asks for again.
-		if err := c.applyNow(c.ctx); err != nil {
+		// What failed while the disk was full, or with the agent, a user asks for again;
+		// and once more where the agent had mended what the plan was about.
+		var err error
+		if !within(calmBound, func() bool { err = c.applyNow(c.ctx); return err == nil }) {
 			c.Errorf("apply after the chaos: %v", err)
 		}
 	}
