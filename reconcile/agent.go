@@ -16,11 +16,12 @@ import (
 
 const (
 	// The whole host is looked at though nothing happened: what leaves no event (a
-	// deleted link, flushed rules) is found then. How often, follows from what a look
-	// costs: at most one part in lookShare of the time, between soonLook and fullLook.
-	soonLook  = 5 * time.Second
-	fullLook  = time.Minute
-	lookShare = 500
+	// deleted link, flushed rules) is found then. How often, follows from how many
+	// sandboxes there are, each of which costs 0.1 to 0.2 ms: after lookRest for each,
+	// between soonLook and fullLook.
+	soonLook = 5 * time.Second
+	fullLook = time.Minute
+	lookRest = 50 * time.Millisecond
 	// clockTick is how often the wall clock is compared with what is due, so that
 	// a stepped clock or a host that slept is noticed within seconds.
 	clockTick = time.Second
@@ -132,13 +133,16 @@ func (a *agent) loop(ctx context.Context, ready func()) error {
 		now := a.now()
 		a.log.Debug("awake", "everything", full, "addresses", dirty)
 		if full || last.over(now) {
-			began := time.Now()
 			err := a.pass(ctx)
-			last = look{at: now, rest: min(max(lookShare*time.Since(began), soonLook), fullLook)}
-			if err == nil {
+			rest := time.Duration(len(a.snapshot().Sandboxes)) * lookRest
+			last = look{at: now, rest: min(max(rest, soonLook), fullLook)}
+			switch {
+			case err == nil:
 				failed = 0
 				a.content("")
-			} else if ctx.Err() == nil {
+			case errors.Is(err, state.ErrOutcome):
+				return err // only opening the state anew tells what is in it
+			case ctx.Err() == nil:
 				last.rest = min(paceMin<<min(failed, 10), fullLook)
 				failed++
 				a.complain("", "cannot look after the sandboxes", err, "again_in", last.rest)

@@ -190,8 +190,12 @@ func TestStateFileTakenFromAnAgent(t *testing.T) {
 	l.refused(err, Internal, path)
 	_, err = c.Act(ctx, ActRequest{Verb: "stop", Address: "sandbox.a"})
 	l.refused(err, Internal, state.ErrGone.Error())
-	_, err = Open(ctx, OpenOptions{RunDir: runDir, StateDir: l.state})
-	l.refused(err, Internal, state.ErrGone.Error())
+	again, err := Open(ctx, OpenOptions{RunDir: runDir, StateDir: l.state}) // it tells who it is, and verifies
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = again.List(ctx)
+	l.refused(errors.Join(err, again.Close()), Internal, state.ErrGone.Error())
 	if err := newAgent(e).pass(ctx); !errors.Is(err, state.ErrGone) {
 		t.Errorf("a look of the agent: %v", err)
 	}

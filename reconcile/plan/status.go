@@ -75,7 +75,11 @@ func lookedAt(rec *Sandbox, seen Seen, present bool) Status {
 		st.StoppedBy = ByOOM
 		st.Outcome = &Outcome{ExitCode: 128 + sigkill, Signal: sigkill, OOM: true, Reason: "oom"}
 	default:
-		st.Phase, st.StoppedBy, st.Outcome = Lost, "", nil
+		// One that is to have no process was being taken down when it went.
+		st.Outcome = nil
+		if st.StoppedBy, _ = killed(rec); st.StoppedBy == ByKilled {
+			st.Phase, st.StoppedBy = Lost, ""
+		}
 	}
 	return st
 }

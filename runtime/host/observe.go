@@ -232,6 +232,7 @@ func (h *Host) lookOnce(id string, seen *network.Observed) (runtime.InstanceStat
 	if err != nil {
 		return s, err
 	}
+	out = out.of(running.Process)
 	if s.OOMKills, err = tree.oomKills(id); err != nil {
 		return s, err
 	}

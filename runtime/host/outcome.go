@@ -15,11 +15,32 @@ import (
 	"pinfold/runtime/failpoint"
 )
 
-// outcome is what the outcome file says; its lines are pinit's (see pinit.c)
-// and "oom COUNT", which Stop adds because the counter goes with the cgroup.
+// outcome is what the outcome file says. Its first line is Create's, "run PID
+// STARTTIME BOOTID"; the others are pinit's (see pinit.c) and "oom COUNT", which Stop
+// adds because the counter goes with the cgroup.
 type outcome struct {
+	run     runtime.Process // whose it is; zero: it does not say
 	started bool
 	result  *runtime.Outcome // nil: PID 1 wrote down no end
+}
+
+// of is the outcome if it is that of process p, as far as p is known. After a power
+// cut the file may be that of an earlier process: nobody waited for the disk.
+func (o outcome) of(p runtime.Process) outcome {
+	if o.run != (runtime.Process{}) && p.PID != 0 && o.run != p {
+		return outcome{}
+	}
+	return o
+}
+
+// nameRun writes whose outcome the file will be. PID 1 has not begun to write there.
+func (h *Host) nameRun(id string, p runtime.Process) error {
+	f, err := os.OpenFile(h.outcomePath(id)+".next", os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(f, "run %d %d %s\n", p.PID, p.StartTime, p.BootID)
+	return errors.Join(err, f.Close())
 }
 
 func (h *Host) outcomePath(id string) string { return filepath.Join(h.instanceDir(id), "outcome") }
@@ -44,6 +65,14 @@ func parseOutcome(text string) outcome {
 			break
 		}
 		word := strings.Fields(line)
+		if len(word) == 4 && word[0] == "run" {
+			pid, perr := strconv.Atoi(word[1])
+			start, serr := strconv.ParseUint(word[2], 10, 64)
+			if perr == nil && serr == nil {
+				o.run = runtime.Process{PID: pid, StartTime: start, BootID: word[3]}
+			}
+			continue
+		}
 		num := make([]int64, 0, 4)
 		ok := len(word) > 0
 		for _, w := range word[min(1, len(word)):] {

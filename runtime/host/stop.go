@@ -43,7 +43,7 @@ func (h *Host) Stop(ctx context.Context, id string, how runtime.StopOptions) (*r
 		return nil, err
 	}
 	out, err := h.readOutcome(id)
-	return out.result, err
+	return out.of(running.Process).result, err
 }
 
 // ask sends the stop signal and waits up to the grace for the process to end.

@@ -84,6 +84,10 @@ func (h *Host) RemoveVolume(ctx context.Context, id string) error {
 	if err == nil {
 		err = failpoint.Step("host.volume.discard", func() error { return os.RemoveAll(h.newVolumeDir(id)) })
 	}
+	if err == nil {
+		// A record that is gone for good must not leave data that a power cut brings back.
+		err = failpoint.Step("host.volumes.sync", func() error { return syncPath(filepath.Dir(h.volumeDir(id))) })
+	}
 	if err != nil {
 		return fmt.Errorf("cannot remove volume %s: %w", id, err)
 	}

@@ -564,6 +564,7 @@ func (h *Host) Remove(ctx context.Context, id string) error {
 			in.giveBack()
 			h.l.forget(in)
 		}
+		delete(h.recalled, id)
 		return nil
 	})
 	return wrap("remove", id, err)
