@@ -644,15 +644,20 @@ func (c *chaos) quiet() {
 		c.try(kind)
 	}
 	last := time.Now()
-	var err error
-	if !within(calmBound, func() bool { err = c.calm(); return err == nil }) {
+	var err, before error // what is not as declared, and what was not the last time
+	if !within(calmBound, func() bool {
+		if err = c.calm(); err != nil {
+			before = err
+		}
+		return err == nil
+	}) {
 		c.Errorf("not as declared %s after the last disturbance: %v", time.Since(last).Round(time.Second), err)
 		for _, v := range c.views {
 			c.Logf("%s: %s", v.Address, digestOf(c.history(v.Address)))
 		}
 		return
 	}
-	c.Logf("as declared %s after the last disturbance (promised: %s)", time.Since(last).Round(10*time.Millisecond), calmWithin)
+	c.Logf("as declared %s after the last disturbance (promised: %s); until then: %v", time.Since(last).Round(10*time.Millisecond), calmWithin, before)
 	c.explain()
 	c.services()
 	c.data()
