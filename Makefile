@@ -8,7 +8,7 @@ STARTER := runtime/host/starter/program/starter.bin
 # last: help without text templates, 2.5 MB less.
 TAGS    := netgo,osusergo,urfave_cli_no_template
 
-.PHONY: all build deps demo test test-race properties bench fuzz lab lab-full lab-parts clean install FORCE
+.PHONY: all build deps demo test crash chaos test-race properties bench fuzz lab lab-full lab-parts clean install FORCE
 
 all: build
 
@@ -39,6 +39,23 @@ demo: build
 test: build
 	$(GO) vet ./...
 	RAPID_SEED=1 $(GO) test -count=1 -timeout 20m ./...
+	@$(MAKE) --no-print-directory crash CRASH=
+
+# Kills and failures at each step that touches the host or the state. make test runs
+# each step once; CRASH=full each step of each verb, some thousand runs.
+CRASH ?= full
+crash: deps $(PINIT) $(STARTER)
+	$(GO) vet -tags failpoints ./runtime/... ./reconcile/...
+	PINFOLD_CRASH=$(CRASH) $(GO) test -count=1 -timeout 5h -tags failpoints -run 'Fail$$|Fails$$' ./runtime/host
+	@mkdir -p bin; echo "$(GO) test -tags failpoints ./reconcile/onhost/crash"
+	@PINFOLD_CRASH=$(CRASH) $(GO) test -count=1 -timeout 5h -tags failpoints -v ./reconcile/onhost/crash >bin/crash.log 2>&1; code=$$?; \
+		grep -E -- '^ *--- FAIL| runs|PINFOLD_SEED|^(ok|FAIL|panic)' bin/crash.log; \
+		[ $$code = 0 ] || { tail -n 300 bin/crash.log; exit $$code; }
+
+# Everything that can go wrong on a host, at random; CHAOS seconds of it.
+CHAOS ?= 600
+chaos: build
+	PINFOLD_CHAOS=$(CHAOS) $(GO) test -count=1 -timeout 5h -v -run 'TestChaos$$' ./reconcile/onhost
 
 test-race: deps $(PINIT) $(STARTER)
 	$(GO) test -race -count=1 -timeout 30m ./config/... ./state/... ./reconcile/... ./runtime/sim/...
@@ -48,7 +65,7 @@ test-race: deps $(PINIT) $(STARTER)
 bench: build
 	@sh ./testdata/deps.sh runc=runc
 	$(GOBUILD) -o bin/bench/bench ./testdata/bench
-	@for part in plan create apply lifecycle; do ./bin/bench/bench -pinfold ./bin/pinfold -only $$part || exit 1; done
+	@for part in plan create apply lifecycle exhaust; do ./bin/bench/bench -pinfold ./bin/pinfold -only $$part || exit 1; done
 	@echo "simulated host: 1,000 due at one instant (bar 100 ms), an idle agent's CPU with 1,000 (bar 0.5 %)"
 	@$(GO) test -run '^$$' -bench ThousandDue ./reconcile | grep ^Bench
 	@$(GO) test -run '^$$' -bench IdleAgent -benchtime 1x ./reconcile | grep ^Bench

@@ -64,3 +64,48 @@ func TestPagesNameCommands(t *testing.T) {
 		}
 	}
 }
+
+// What docs/reliability.md names as proof exists.
+func TestReliabilityNamesTests(t *testing.T) {
+	text, err := os.ReadFile("../../docs/reliability.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sources := map[string]bool{}
+	err = filepath.WalkDir("../..", func(path string, d os.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, "_test.go") {
+			source, rerr := os.ReadFile(path)
+			for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(string(source), -1) {
+				sources[m[1]] = true
+			}
+			return rerr
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	makefile, err := os.ReadFile("../../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile("`(Test\\w+|\\w+\\.txtar|make [a-z-]+)`").FindAllStringSubmatch(string(text), -1)
+	if len(named) < 60 {
+		t.Errorf("only %d proofs are named", len(named))
+	}
+	for _, m := range named {
+		target, isTarget := strings.CutPrefix(m[1], "make ")
+		switch {
+		case isTarget:
+			if !regexp.MustCompile(`(?m)^` + target + `:`).Match(makefile) {
+				t.Errorf("the Makefile has no %s", target)
+			}
+		case strings.HasSuffix(m[1], ".txtar"):
+			if _, err := os.Stat(filepath.Join("testdata/script", m[1])); err != nil {
+				t.Error(err)
+			}
+		case !sources[m[1]]:
+			t.Errorf("there is no test %s", m[1])
+		}
+	}
+}
