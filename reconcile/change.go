@@ -23,6 +23,8 @@ func (r *run) sandboxChange(ctx context.Context, c plan.Change) error {
 		return r.forget(c)
 	case c.Action == plan.ActCreate && !exists:
 		rec = &plan.Sandbox{Address: c.Address, UID: newID(8), CreatedAt: r.now()}
+	case !exists && (c.Action == plan.ActDelete || c.Action == plan.ActExpire):
+		return nil // the agent has done the same meanwhile
 	case !exists:
 		return &Error{Kind: Stale, Message: fmt.Sprintf("%s is gone since the plan was made; plan again", c.Address)}
 	case c.Instance != "" && (rec.Instance == nil || rec.Instance.ID != c.Instance):
