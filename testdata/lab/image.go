@@ -35,10 +35,11 @@ func (l *lab) makeImage(ctx context.Context, parts string, suites []wire.Suite, 
 		return err
 	}
 	kernels, _ := filepath.Glob(filepath.Join(root, "boot", "vmlinuz-*"))
-	if len(kernels) != 1 {
-		return fmt.Errorf("the machine's root has %d kernels; remove %s and try again", len(kernels), root)
+	initrds, _ := filepath.Glob(filepath.Join(root, "boot", "initrd.img-*"))
+	if len(kernels) != 1 || len(initrds) != 1 {
+		return fmt.Errorf("the machine's root has %d kernels and %d initrds, not one of each; remove %s and try again", len(kernels), len(initrds), root)
 	}
-	l.kernel = kernels[0]
+	l.kernel, l.initrd = kernels[0], initrds[0]
 	if err := furnish(root, parts, suites); err != nil {
 		return err
 	}

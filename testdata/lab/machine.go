@@ -55,9 +55,11 @@ func powerOn(ctx context.Context, l *lab, clock time.Time) (m *machine, err erro
 		"-M", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "3072",
 		"-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio",
 		"-rtc", "base="+clock.UTC().Format("2006-01-02T15:04:05"),
-		"-kernel", l.kernel, "-append", "root=/dev/nvme0n1 rw init=/usr/local/bin/guest console=ttyS0 quiet panic=-1",
+		"-kernel", l.kernel, "-initrd", l.initrd, "-append", "root=/dev/vda rw init=/usr/local/bin/guest console=ttyS0 quiet panic=-1",
 		"-drive", "id=disk,if=none,format=raw,cache=writeback,file=nbd+unix:///?socket="+socket,
-		"-device", "nvme,serial=lab,drive=disk",
+		// Not nvme: the emulated one forgets that some writes are to be on the medium
+		// at once.
+		"-device", "virtio-blk-pci,drive=disk",
 		"-device", "virtio-serial", "-chardev", "socket,id=port,path="+port, "-device", "virtserialport,chardev=port,name="+wire.Port)
 	m.qemu.Stderr = os.Stderr
 	console, err := m.qemu.StdoutPipe()

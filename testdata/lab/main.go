@@ -78,6 +78,7 @@ type lab struct {
 	dir     string
 	image   string
 	kernel  string
+	initrd  string
 	seed    uint64
 	notes   map[string]json.RawMessage
 	shift   time.Duration // of the machine's clock, by what it was off for

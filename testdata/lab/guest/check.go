@@ -56,6 +56,7 @@ func (d *driver) inFarm(rest func() error) error {
 
 // wake draws from how the last boot ended what to expect in this one.
 func (d *driver) wake() {
+	d.again, _ = recall[string](d, noteAgain)
 	d.lost = map[string]string{}
 	for _, key := range lostKeys {
 		state, ok := recall[string](d, noteLost+key)
@@ -239,16 +240,22 @@ func (d *driver) prepare() error {
 		d.lost[key] = unsure
 		d.note(noteLost+key, unsure)
 	}
+	if d.again != "" {
+		replace = append(replace, "-replace", "sandbox.again")
+	}
+	d.note(noteAgain, unsure)
 	if err := d.apply(next, replace...); err != nil {
 		return err
 	}
 	for _, key := range lostKeys {
 		d.lost[key] = alive
 	}
+	d.again = over
 	if all, err = d.converged(); err != nil {
 		return err
 	}
 	d.keepObserved(all)
+	d.note(noteAgain, over)
 	if err := d.nothingToDo(); err != nil {
 		return err
 	}
@@ -383,20 +390,20 @@ func nothingMore(all map[string]*sandbox) error {
 	}
 	left, err := leftovers.Of(short, stateDir, runDir)
 	wrong = append(wrong, err)
-	count := map[string]int{}
+	of := map[string][]string{}
 	for _, l := range left {
-		kind, _, _ := strings.Cut(l, " ")
-		if strings.HasPrefix(l, "file "+filepath.Join(stateDir, "volumes")) {
+		kind, what, _ := strings.Cut(l, " ")
+		if strings.HasPrefix(what, filepath.Join(stateDir, "volumes")) {
 			kind = "volume"
 		}
-		count[kind]++
+		of[kind] = append(of[kind], what)
 	}
 	for _, w := range []struct {
 		kind string
 		n    int
 	}{{"mount", len(live)}, {"link", links}, {"nft", 2}, {"volume", volumes}} {
-		if count[w.kind] != w.n {
-			wrong = append(wrong, fmt.Errorf("%d of the kind %s are on the host, not %d: %s", count[w.kind], w.kind, w.n, strings.Join(left, "; ")))
+		if len(of[w.kind]) != w.n {
+			wrong = append(wrong, fmt.Errorf("%d of the kind %s are on the host, not %d: %s", len(of[w.kind]), w.kind, w.n, strings.Join(of[w.kind], ", ")))
 		}
 	}
 	return errors.Join(wrong...)

@@ -22,7 +22,8 @@ type driver struct {
 	agent  *agent
 	bootID string
 
-	lost map[string]string // what is known of the sandboxes "lost" in this boot, by key
+	lost  map[string]string // what is known of the sandboxes "lost" in this boot, by key
+	again string            // and of the one that is started again
 
 	notesMu sync.Mutex // of Notes
 	portMu  sync.Mutex // of port

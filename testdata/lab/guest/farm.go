@@ -67,6 +67,7 @@ const (
 	noteCount = "count/"   // by address and file: the last number told
 	noteEnd   = "expires/" // by address
 	noteDone  = "done"     // when it ended
+	noteAgain = "again"    // over, begun or unsure
 )
 
 // What is known of a sandbox that does not simply come back when it is lost.
@@ -74,6 +75,12 @@ const (
 	alive  = "alive"
 	gone   = "gone"
 	unsure = "unsure" // it was being made again, or was about to be started again
+)
+
+// What is known of the sandbox that ends and is started again.
+const (
+	over  = "over"
+	begun = "begun"
 )
 
 // position is what verbs move.

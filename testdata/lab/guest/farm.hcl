@@ -113,6 +113,12 @@ sandbox "done" {
   command = ["sh", "-c", "cat /proc/sys/kernel/random/boot_id >> /starts; exit 3"]
 }
 
+# Ends by itself at first. When it is started again by hand, it stays.
+sandbox "again" {
+  image   = image.base
+  command = ["sh", "-c", "if [ -e /ended ]; then exec guest workload /count; fi; touch /ended; sync /ended; exit 3"]
+}
+
 # Operators act on these.
 sandbox "verb" {
   for_each = toset(["0", "1"])

@@ -23,6 +23,7 @@ func (d *driver) judge(all map[string]*sandbox) error {
 		j.complain("%s is stopped, but not Suspended", s.Address)
 	}
 	j.done()
+	j.again()
 	for n := range verbs {
 		j.verb(verbAddress(n))
 	}
@@ -96,6 +97,22 @@ func (j *judgement) done() {
 		if was, ok := recall[time.Time](j.d, noteDone); ok && !was.Equal(s.Outcome.At) {
 			j.complain("sandbox.done ended at %s, and now at %s", instant(&was), instant(&s.Outcome.At))
 		}
+	}
+}
+
+// again wants the one that ended and was started again to run, whatever its first
+// end was.
+func (j *judgement) again() {
+	const address = "sandbox.again"
+	switch j.d.again {
+	case begun:
+		j.phase(address, "running")
+	case over:
+		if s := j.phase(address, "stopped"); s != nil && !s.is("Finished") {
+			j.complain("%s is stopped, but not Finished", address)
+		}
+	default:
+		j.phase(address, "running", "stopped")
 	}
 }
 

@@ -23,6 +23,11 @@ func (d *driver) work() error {
 			return err
 		}
 	}
+	d.note(noteAgain, unsure)
+	if _, err := pinfold("start", "-lock-timeout", "2m", "again"); err != nil {
+		return err
+	}
+	d.note(noteAgain, begun)
 	failed := make(chan error)
 	begin := func(what func(random *rand.Rand) error) {
 		random := rand.New(rand.NewPCG(d.random.Uint64(), 0))
