@@ -298,7 +298,7 @@ func (w *world) unbroken(name string) {
 		}
 		next++
 	}
-	if next < 100 {
+	if next < 20 {
 		w.Errorf("%s: only %d lines", name, next)
 	}
 }
