@@ -25,6 +25,7 @@ import (
 type ground struct {
 	dir, short string
 	ids        map[string]string // instance id → name
+	strangers  bool              // sandboxes may have processes besides their own
 }
 
 // settled looks until it is as wanted, or for as long as what goes by itself may take:
@@ -100,7 +101,11 @@ func (g *ground) processes() ([]string, error) {
 	}
 	var all []string
 	for id, pids := range in {
-		all = append(all, fmt.Sprintf("%d processes in %s", len(pids), id))
+		n := len(pids)
+		if g.strangers && n > 2 {
+			n = 2 // PID 1 and the command; what was exec'd goes on without its caller
+		}
+		all = append(all, fmt.Sprintf("%d processes in %s", n, id))
 	}
 	return all, nil
 }
@@ -240,11 +245,12 @@ func tableParts(c *nftables.Conn, table *nftables.Table) (all []string, err erro
 }
 
 // Some files of the state and run dirs are there, or not, for reasons of their own: who
-// had the state last, what a start or an exec needed and nobody cleared away, and the next
-// content of a file, which the one after it replaces. They go with what they belong to.
+// had the state last, what a start or an exec needed and nobody cleared away, what each
+// start and each copy out of a stopped sandbox makes anew, and the next content of a file,
+// which the one after it replaces. They go with what they belong to.
 // What a sandbox has written is its own affair.
 var (
-	unlisted = regexp.MustCompile(`^(state/(state\.db|state\.holder|backups.*|lineage|instances/[^/]+/[^/]+\.new)|` +
+	unlisted = regexp.MustCompile(`^(state/(state\.db|state\.holder|backups.*|lineage|instances/[^/]+/([^/]+\.new|files(/\d+)?))|` +
 		`run/(agent\.sock|starter\.lock|lineage|cgroup-parents|instances/[^/]+/entrance.*|containers/[^/]+/exec\.fifo))$`)
 	inside = regexp.MustCompile(`^state/(instances/[^/]+/(upper|work)|volumes/[^/]+)$`)
 )

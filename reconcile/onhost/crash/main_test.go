@@ -83,6 +83,9 @@ func tellOf(res *reconcile.ApplyResult, err error) (t told) {
 
 // perform is the verb from opening the state to closing it.
 func perform(ctx context.Context, dir string, v *verb) (*reconcile.ApplyResult, error) {
+	if v.bare {
+		return v.work(ctx, nil, dir)
+	}
 	s, err := reconcile.Open(ctx, options(dir, v.name))
 	if err != nil {
 		return nil, err

@@ -7,8 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -33,13 +35,20 @@ type verb struct {
 	work  func(ctx context.Context, s reconcile.Service, dir string) (*reconcile.ApplyResult, error)
 	agent bool
 
-	either bool // cut off, it may as well not have happened: a verb, which nobody repeats
+	lose     func(*world)      // what goes when nobody has the state open any more
+	bare     bool              // the work is done without opening the state
+	execs    bool              // a command that was begun inside goes on when its caller dies
+	either   bool              // cut off, it may as well not have happened: a verb, which nobody repeats
+	until    func(*world) bool // the agent is not asked to end before; nil: when it has nothing to do
+	fresh    bool              // not even a state is there before
+	backsOff bool              // sandbox.a is started again only after a while
 	// What becomes of sandbox.a. Its volumes, claim, uid, lease, ports and address stay
 	// in any case.
-	samePID  bool // its process goes on
-	newLayer bool // its writable layer goes
-	moves    bool // its address goes, with its network
-	ends     bool // all of it goes
+	samePID   bool // its process goes on
+	newLayer  bool // its writable layer goes
+	moves     bool // its address goes, with its network
+	ends      bool // all of it goes
+	bystander bool // there is a sandbox.c, which is new as well
 	// alone: there is no neighbour, or it is part of the work.
 	alone bool
 }
@@ -100,10 +109,11 @@ func after(verbs ...string) func(*world) {
 }
 
 var verbs = named([]*verb{
-	{name: "first", after: a(""), alone: true},
+	{name: "first", after: a(""), alone: true, fresh: true},
 	{name: "create", before: base + b, after: a("")},
 	{name: "create paused", before: base + b, after: a(`operating_mode = "paused"`)},
 	{name: "create suspended", before: base + b, after: a(`operating_mode = "suspended"`)},
+	{name: "create rich", before: base + b, after: rich},
 	{name: "start created", before: base + b, prepare: func(w *world) {
 		w.files(a(""))
 		res, err := applyWith(context.Background(), w.Service, w.dir, plan.Options{NoStart: true})
@@ -126,6 +136,7 @@ var verbs = named([]*verb{
 	{name: "update network", before: a(""), after: strings.Replace(a(""), `"NET0"`, "\"NET0\"\n internet = true\n", 1), samePID: true},
 	{name: "remove", before: a(""), after: base + b, ends: true},
 	{name: "remove paused", before: a(""), prepare: after("pause"), after: base + b, ends: true},
+	{name: "remove without rules", before: a(""), prepare: deleteRules, after: base + b, ends: true},
 	{name: "destroy", before: a(""), after: "locals {}\n", ends: true, alone: true},
 	{name: "volume create", before: a(""), after: a("") + "volume \"more\" {}\n", samePID: true},
 	{name: "volume remove", before: a("") + "volume \"more\" {}\n", after: a(""), samePID: true},
@@ -137,19 +148,29 @@ var verbs = named([]*verb{
 		w.apply()
 	}, after: a(`lifetime { ttl = "10h" }`)},
 	{name: "renew", before: a(`lifetime { ttl = "1h" }`), work: renew, either: true, samePID: true},
-	{name: "lost", before: a(""), prepare: killInit},
+	{name: "lost", before: a(""), prepare: killInit, backsOff: true},
 	{name: "lost deleted", before: a("lifetime { on_lost = \"delete\" }"), prepare: killInit, ends: true},
-	{name: "killed", before: a(""), prepare: killMain},
+	{name: "killed", before: a(""), prepare: killMain, backsOff: true},
 	{name: "finished", before: strings.Replace(a(""), "exec sleep 1000", "[ -e /data/end ] && exit 3; exec sleep 1000", 1), prepare: finish},
+	{name: "out of memory", before: strings.Replace(a("resources { memory = \"32MiB\" }"), "exec sleep 1000", "[ -e /data/end ] && exec perl -e '$x = q(x) x 300000000'; exec sleep 1000", 1), prepare: finish},
+	{name: "repair bridge address", before: a(""), prepare: changeBridgeAddress, samePID: true},
+	{name: "repair address inside", before: a(""), prepare: changeAddressInside, samePID: true},
 	{name: "repair link", before: a(""), prepare: deleteLink("instance"), samePID: true},
 	{name: "repair bridge", before: a(""), prepare: deleteLink("network"), samePID: true},
 	{name: "repair rules", before: a(""), prepare: deleteRules, samePID: true},
 	{name: "repair netns", before: a(""), prepare: deleteNetns, samePID: true},
 	{name: "repair run dir", before: a(""), prepare: clearRunDir, samePID: true},
 	{name: "repair limits", before: a("resources { pids = 50 }"), prepare: liftLimits, samePID: true},
-	{name: "exec", before: a(""), work: execute, either: true, samePID: true},
+	{name: "exec", before: a(""), work: executeOne, either: true, samePID: true, execs: true},
+	{name: "exec signalled", before: a(""), work: executeAndSignal, either: true, samePID: true, execs: true},
+	{name: "attach signalled", before: a(""), work: attachAndSignal, either: true, samePID: true},
 	{name: "copy in", before: a(""), work: copyIn, either: true, samePID: true},
 	{name: "copy in stopped", before: a(""), prepare: after("stop"), work: copyIn, either: true},
+	{name: "copy in protected", before: strings.Replace(a("security { read_only_root = true }"), `"/data"`, `"/other"`, 1), prepare: after("stop"), work: copyIn, either: true},
+	{name: "gc", before: a(""), work: collect, either: true, samePID: true},
+	{name: "rebuild", before: a(""), lose: func(w *world) {
+		w.must(os.Remove(filepath.Join(w.dir, "state", "state.db")))
+	}, work: rebuild, bare: true, samePID: true},
 	{name: "copy out", before: a(""), work: copyOut, either: true, samePID: true},
 	{name: "adopt", before: threeMore, prepare: func(w *world) {
 		w.act("pause", "sandbox.p")
@@ -158,8 +179,46 @@ var verbs = named([]*verb{
 	{name: "adopt lost", before: threeMore, prepare: func(w *world) {
 		w.act("pause", "sandbox.p")
 		killInit(w)
-	}, agent: true},
+	}, agent: true, backsOff: true},
+	{name: "probe and serve", before: a("") + lone, agent: true, samePID: true, execs: true, until: func(w *world) bool {
+		logs, _ := filepath.Glob(filepath.Join(w.dir, "state", "volumes", "*", "probed"))
+		return len(logs) > 0
+	}},
 })
+
+// rich uses all that a sandbox can be made of.
+const rich = base + `sandbox "a" {
+  image       = image.base
+  command     = ["sleep", "1000"]
+  user        = "1000:1000"
+  working_dir = "/made/up"
+  volume "work" { path = "/work" }
+  mount {
+    tmpfs = true
+    size  = "1MiB"
+    path  = "/scratch"
+  }
+  mount {
+    host = "SHARED"
+    path = "/shared"
+  }
+  file "/etc/pinfold-test" { content = "x" }
+}
+` + b
+
+// lone has no network: the agent serves its port. Its probe never ends by itself.
+const lone = `sandbox "lone" {
+  image   = image.base
+  command = ["sleep", "1000"]
+  port "http" { container = 80 }
+  volume "probes" { path = "/probes" }
+  health {
+    command  = ["sh", "-c", "echo > /probes/probed; exec sleep 1000"]
+    interval = "200ms"
+    timeout  = "300ms"
+  }
+}
+`
 
 // threeMore has two sandboxes besides that can be brought to other phases.
 var threeMore = a("") + box("p", "") + box("s", "")
@@ -181,23 +240,68 @@ func renew(ctx context.Context, s reconcile.Service, _ string) (*reconcile.Apply
 	return nil, err
 }
 
-func execute(ctx context.Context, s reconcile.Service, _ string) (*reconcile.ApplyResult, error) {
+// execute runs a command in sandbox.a.
+func execute(ctx context.Context, s reconcile.Service, args ...string) error {
+	x, err := begin(ctx, s, args...)
+	if err != nil {
+		return err
+	}
+	if code, err := x.Wait(); err != nil || code != 0 {
+		return fmt.Errorf("%v ends with %d, %v", args, code, err)
+	}
+	return nil
+}
+
+func begin(ctx context.Context, s reconcile.Service, args ...string) (reconcile.ExecSession, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer null.Close()
-	x, err := s.Exec(ctx, reconcile.ExecRequest{Address: "sandbox.a", Args: []string{"sh", "-c", "echo exec >> /run/exec"}, Stdout: null, Stderr: null})
+	return s.Exec(ctx, reconcile.ExecRequest{Address: "sandbox.a", Args: args, Stdout: null, Stderr: null})
+}
+
+func executeOne(ctx context.Context, s reconcile.Service, _ string) (*reconcile.ApplyResult, error) {
+	return nil, execute(ctx, s, "sh", "-c", "echo exec >> /run/exec")
+}
+
+func executeAndSignal(ctx context.Context, s reconcile.Service, _ string) (*reconcile.ApplyResult, error) {
+	x, err := begin(ctx, s, "sleep", "1000")
 	if err != nil {
 		return nil, err
 	}
-	if code, err := x.Wait(); err != nil || code != 0 {
-		return nil, fmt.Errorf("exec ends with %d, %w", code, err)
+	if err := x.Signal(int(syscall.SIGTERM)); err != nil {
+		return nil, errors.Join(err, x.Signal(int(syscall.SIGKILL)))
+	}
+	if code, err := x.Wait(); err != nil || code != 128+int(syscall.SIGTERM) {
+		return nil, fmt.Errorf("exec ends with %d, %v", code, err)
 	}
 	return nil, nil
 }
 
-// copyIn unpacks two files into the claim.
+// attachAndSignal sends the main process a signal that it takes no notice of.
+func attachAndSignal(ctx context.Context, s reconcile.Service, _ string) (*reconcile.ApplyResult, error) {
+	x, err := s.Attach(ctx, "sandbox.a")
+	if err != nil {
+		return nil, err
+	}
+	return nil, x.Signal(int(syscall.SIGURG))
+}
+
+func collect(ctx context.Context, s reconcile.Service, _ string) (*reconcile.ApplyResult, error) {
+	res, err := s.GC(ctx, reconcile.GCRequest{})
+	if err == nil && len(res.Orphans) > 0 {
+		err = fmt.Errorf("orphans: %+v", res.Orphans)
+	}
+	return nil, err
+}
+
+func rebuild(ctx context.Context, _ reconcile.Service, dir string) (*reconcile.ApplyResult, error) {
+	_, err := reconcile.Rebuild(ctx, options(dir, "rebuild"), reconcile.RebuildRequest{})
+	return nil, err
+}
+
+// copyIn unpacks one thing of each kind into the claim.
 func copyIn(ctx context.Context, s reconcile.Service, _ string) (*reconcile.ApplyResult, error) {
 	f, err := memfile()
 	if err != nil {
@@ -205,10 +309,19 @@ func copyIn(ctx context.Context, s reconcile.Service, _ string) (*reconcile.Appl
 	}
 	defer f.Close()
 	t := tar.NewWriter(f)
-	for _, name := range []string{"one", "two"} {
-		err = errors.Join(err, t.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(name))}))
-		_, wrong := t.Write([]byte(name))
-		err = errors.Join(err, wrong)
+	for _, h := range []tar.Header{
+		{Name: "dir/", Typeflag: tar.TypeDir, Mode: 0o755},
+		{Name: "dir/one", Typeflag: tar.TypeReg, Mode: 0o644, Size: 4},
+		{Name: "two", Typeflag: tar.TypeReg, Mode: 0o644, Size: 4},
+		{Name: "symbolic", Typeflag: tar.TypeSymlink, Linkname: "two"},
+		{Name: "hard", Typeflag: tar.TypeLink, Linkname: "two"},
+		{Name: "pipe", Typeflag: tar.TypeFifo, Mode: 0o600},
+	} {
+		err = errors.Join(err, t.WriteHeader(&h))
+		if h.Size > 0 {
+			_, wrong := t.Write([]byte("text"))
+			err = errors.Join(err, wrong)
+		}
 	}
 	if err = errors.Join(err, t.Close()); err == nil {
 		_, err = f.Seek(0, 0)
@@ -285,16 +398,73 @@ func deleteLink(kind string) func(*world) {
 		if kind == "instance" {
 			alias += *w.view("a").InstanceID
 		}
-		list, err := netlink.LinkList()
-		w.must(err)
-		for _, l := range list {
-			if strings.HasPrefix(l.Attrs().Alias, alias) {
-				w.must(netlink.LinkDel(l))
-				return
-			}
-		}
-		w.Fatalf("no link has the alias %q", alias)
+		w.must(netlink.LinkDel(w.linkOf(alias)))
 	}
+}
+
+// linkOf finds a link by how its alias begins.
+func (w *world) linkOf(alias string) netlink.Link {
+	w.Helper()
+	list, err := netlink.LinkList()
+	w.must(err)
+	for _, l := range list {
+		if strings.HasPrefix(l.Attrs().Alias, alias) {
+			return l
+		}
+	}
+	w.Fatalf("no link has the alias %q", alias)
+	return nil
+}
+
+// changeBridgeAddress gives the bridge another address in place of its own.
+func changeBridgeAddress(w *world) {
+	w.Helper()
+	other, err := netlink.ParseAddr("10.99.0.1/30")
+	w.must(err)
+	w.must(changeAddress(w.linkOf("pinfold "+w.short()+" network "), other))
+}
+
+// changeAddressInside gives sandbox.a's own end another address, as root inside could.
+func changeAddressInside(w *world) {
+	w.Helper()
+	other, err := netlink.ParseAddr("10.99.0.2/30")
+	w.must(err)
+	path := filepath.Join(w.dir, "run", "netns", *w.view("a").InstanceID)
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		done <- func() error {
+			ns, err := os.Open(path)
+			if err != nil {
+				return err
+			}
+			defer ns.Close()
+			if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+				return err
+			}
+			l, err := netlink.LinkByName("eth0")
+			if err != nil {
+				return err
+			}
+			return errors.Join(
+				netlink.LinkSetHardwareAddr(l, net.HardwareAddr{2, 1, 2, 3, 4, 5}),
+				changeAddress(l, other))
+		}()
+	}()
+	w.must(<-done)
+}
+
+func changeAddress(l netlink.Link, to *netlink.Addr) error {
+	have, err := netlink.AddrList(l, netlink.FAMILY_V4)
+	if err != nil {
+		return err
+	}
+	for _, a := range have {
+		if err := netlink.AddrDel(l, &a); err != nil {
+			return err
+		}
+	}
+	return netlink.AddrAdd(l, to)
 }
 
 func deleteRules(w *world) {

@@ -45,17 +45,21 @@ func newWorld(t *testing.T) *world {
 	w := &world{T: t, dir: t.TempDir()}
 	net := fmt.Sprintf("10.%d.%d", 100+os.Getpid()%50, number.Add(1)%256)
 	w.nets = [2]string{net + ".0/25", net + ".128/25"}
-	for _, d := range []string{"config", "state"} {
+	for _, d := range []string{"config", "shared"} {
 		w.must(os.Mkdir(filepath.Join(w.dir, d), 0o755))
 	}
 	t.Cleanup(w.end)
 	return w
 }
 
+// shared is a directory of the host that sandboxes may use.
+func shared(dir string) string { return filepath.Join(dir, "shared") }
+
 func options(dir, verb string) reconcile.OpenOptions {
+	settings := config.DefaultSettings()
+	settings.AllowHostPaths = []string{shared(dir)}
 	return reconcile.OpenOptions{
-		StateDir: filepath.Join(dir, "state"), RunDir: filepath.Join(dir, "run"),
-		Settings: config.DefaultSettings(), Verb: verb,
+		StateDir: filepath.Join(dir, "state"), RunDir: filepath.Join(dir, "run"), Settings: settings, Verb: verb,
 	}
 }
 
@@ -126,7 +130,7 @@ func (w *world) end() {
 // files writes the configuration; an empty one stands for a base without sandboxes.
 func (w *world) files(text string) {
 	w.Helper()
-	text = strings.NewReplacer("NET0", w.nets[0], "NET1", w.nets[1]).Replace(text)
+	text = strings.NewReplacer("NET0", w.nets[0], "NET1", w.nets[1], "SHARED", shared(w.dir)).Replace(text)
 	w.must(os.WriteFile(filepath.Join(w.dir, "config", "main.hcl"), []byte(text), 0o644))
 }
 
@@ -212,7 +216,7 @@ func (w *world) child(role, arm, log string) *exec.Cmd {
 func (w *world) do(v *verb, arm, log string) (t told, killed syscall.Signal) {
 	w.Helper()
 	if v.agent {
-		return w.doAgent(arm, log)
+		return w.doAgent(v, arm, log)
 	}
 	var out, words bytes.Buffer
 	c := w.child(v.name, arm, log)
@@ -241,7 +245,7 @@ func (w *world) toldBy(c *exec.Cmd, err error, out []byte, words string) (t told
 }
 
 // doAgent runs an agent until it has nothing left to do, and then asks it to end.
-func (w *world) doAgent(arm, log string) (t told, killed syscall.Signal) {
+func (w *world) doAgent(v *verb, arm, log string) (t told, killed syscall.Signal) {
 	w.Helper()
 	var words bytes.Buffer
 	c := w.child("agent", arm, log)
@@ -254,7 +258,7 @@ func (w *world) doAgent(arm, log string) (t told, killed syscall.Signal) {
 	out := bufio.NewReader(r)
 	var said []byte
 	if line, err := out.ReadString('\n'); line == "ready\n" {
-		if w.converges(c) {
+		if w.converges(v, c) {
 			c.Process.Signal(syscall.SIGTERM)
 		}
 	} else if err == nil {
@@ -266,7 +270,7 @@ func (w *world) doAgent(arm, log string) (t told, killed syscall.Signal) {
 }
 
 // converges waits until an agent has nothing to do; false: it died first.
-func (w *world) converges(c *exec.Cmd) bool {
+func (w *world) converges(v *verb, c *exec.Cmd) bool {
 	req, err := requestOf(w.dir)
 	w.must(err)
 	o := options(w.dir, "test")
@@ -281,7 +285,7 @@ func (w *world) converges(c *exec.Cmd) bool {
 		}
 		p, err := s.Plan(context.Background(), req)
 		s.Close()
-		if err == nil && p.Plan.Summary == (plan.Summary{}) {
+		if err == nil && p.Plan.Summary == (plan.Summary{}) && (v.until == nil || v.until(w)) {
 			return true
 		}
 	}
