@@ -21,7 +21,7 @@ const (
 	followEvery = 2 * time.Second
 	// A digest whose apply failed is tried again after this, doubling up to the
 	// longest: what it failed for may heal.
-	retryMin = 10 * time.Second
+	retryMin = followEvery
 	retryMax = 5 * time.Minute
 
 	// metaOverride is the digest of the followed directory at the moment an apply
