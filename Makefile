@@ -96,6 +96,7 @@ lab-full: lab-parts
 lab-parts: build
 	@sh ./testdata/deps.sh qemu-system-x86_64=qemu-system-x86 mmdebstrap=mmdebstrap mke2fs=e2fsprogs
 	$(GO) vet ./testdata/lab ./testdata/lab/guest
+	$(GO) test ./testdata/lab/guest
 	$(GO) build -trimpath -o bin/lab/lab ./testdata/lab
 	$(GOBUILD) -o $(LABPARTS)/guest ./testdata/lab/guest
 	cp bin/pinfold $(LABPARTS)/pinfold

@@ -63,7 +63,7 @@ func (j *judgement) phase(address string, phases ...string) *sandbox {
 		j.complain("%s is not there", address)
 		return nil
 	case !slices.Contains(phases, s.Phase):
-		j.complain("%s is %s, not %s", address, s.Phase, strings.Join(phases, " or "))
+		j.complain("%s is %s, not %s%s", address, s.Phase, strings.Join(phases, " or "), s.end())
 		return nil
 	}
 	return s

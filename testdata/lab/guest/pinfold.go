@@ -67,6 +67,7 @@ type sandbox struct {
 	Conditions []struct{ Type, Status, Reason string }
 	Outcome    *struct {
 		ExitCode *int `json:"exit_code"`
+		Reason   string
 		At       time.Time
 	}
 	Volumes map[string]string
@@ -79,6 +80,18 @@ func (s *sandbox) is(condition string) bool {
 		}
 	}
 	return false
+}
+
+// end tells how its process ended, if it has.
+func (s *sandbox) end() string {
+	if s.Outcome == nil {
+		return ""
+	}
+	log, err := pinfold("logs", "-tail", "5", s.Address)
+	if err != nil {
+		log = []byte(err.Error())
+	}
+	return fmt.Sprintf(" (%s at %s; its last words: %q)", s.Outcome.Reason, instant(&s.Outcome.At), log)
 }
 
 func (s *sandbox) hold() string {

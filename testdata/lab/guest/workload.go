@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -114,23 +113,36 @@ func (c *counter) next() error {
 }
 
 // lastOf is the last number of a counter's file and how long the file is up to there.
-// All from 1 on must be there.
+// All from 1 on must be there, whole. Only the one after them may be written in part:
+// it was not flushed yet, and a file system may then have its length and not its
+// bytes, which read as zero.
 func lastOf(text []byte) (n, whole int, err error) {
-	for {
-		line, _, ok := bytes.Cut(text[whole:], []byte("\n"))
-		if !ok {
-			break
+	for rest := text; len(rest) > 0; rest = text[whole:] {
+		next := fmt.Appendln(nil, n+1)
+		if bytes.HasPrefix(rest, next) {
+			n++
+			whole += len(next)
+			continue
 		}
-		if string(line) != strconv.Itoa(n+1) {
-			return n, whole, fmt.Errorf("after %d comes %q", n, line)
+		if !partOf(rest, next) {
+			return n, whole, fmt.Errorf("after %d comes %.20q", n, rest)
 		}
-		n++
-		whole += len(line) + 1
-	}
-	if tail := text[whole:]; len(tail) > len(strconv.Itoa(n+1)) {
-		return n, whole, fmt.Errorf("after %d comes %q", n, tail)
+		break
 	}
 	return n, whole, nil
+}
+
+// partOf tells whether each byte is the line's or was not written.
+func partOf(rest, line []byte) bool {
+	if len(rest) > len(line) {
+		return false
+	}
+	for i, b := range rest {
+		if b != 0 && b != line[i] {
+			return false
+		}
+	}
+	return true
 }
 
 // teller tells who connects how far the counters are.
