@@ -108,6 +108,8 @@ func after(verbs ...string) func(*world) {
 	}
 }
 
+// verbs are all that there is to do. A replacement that is made before the old one goes
+// (create_before_destroy) is not among them: the language refuses it so far.
 var verbs = named([]*verb{
 	{name: "first", after: a(""), alone: true, fresh: true},
 	{name: "create", before: base + b, after: a("")},
