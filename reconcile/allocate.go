@@ -36,6 +36,33 @@ type allocator struct {
 	next    map[string]netip.Addr            // network address → where to look first
 	ports   map[portKey]string               // → sandbox address
 	held    map[string]holding               // sandbox address → all of the above
+	strange strange
+}
+
+// strange is what live instances have that are on no record, by the last look: given
+// away twice it would be shared with them.
+type strange struct {
+	slots map[uint32]bool
+	addrs map[netip.Addr]bool
+}
+
+// avoid takes note of the strangers among what was seen.
+func (a *allocator) avoid(o runtime.Observation, known map[string]bool) {
+	s := strange{map[uint32]bool{}, map[netip.Addr]bool{}}
+	for id, in := range o.Instances {
+		if known[id] || !in.Alive {
+			continue
+		}
+		if in.IDs.Size > 0 {
+			s.slots[(in.IDs.Base-idRangeFirst)/idRangeSize] = true
+		}
+		if in.Address.IsValid() {
+			s.addrs[in.Address] = true
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.strange = s
 }
 
 type portKey struct {
@@ -118,6 +145,28 @@ func (a *allocator) drop(addr string) {
 	delete(a.held, addr)
 }
 
+// clash names the sandbox that has something of what rec has, "" when none has.
+func (a *allocator) clash(rec *plan.Sandbox) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if rec.IDs.Size > 0 {
+		if owner, used := a.ids[(rec.IDs.Base-idRangeFirst)/idRangeSize]; used {
+			return owner + " has its id range"
+		}
+	}
+	if rec.Net != nil {
+		if owner, used := a.addrs[rec.Net.Network][rec.Net.Address]; used {
+			return owner + " has its address " + rec.Net.Address.String()
+		}
+	}
+	for name, p := range rec.Ports {
+		if owner, used := a.ports[portKey{p.Address, p.Host, p.Protocol}]; used {
+			return owner + " has the host port of its port " + name
+		}
+	}
+	return ""
+}
+
 // reserve fills in what rec still lacks of id range, address and host ports,
 // and gives back what its spec no longer asks for. The reservation becomes
 // durable with rec's next commit; release takes it back when that never comes.
@@ -183,7 +232,7 @@ func (a *allocator) freeSlot(uid string) (uint32, error) {
 	first := h.Sum32() % idRangeCount
 	for i := range uint32(idRangeCount) {
 		slot := (first + i) % idRangeCount
-		if _, used := a.ids[slot]; !used {
+		if _, used := a.ids[slot]; !used && !a.strange.slots[slot] {
 			return slot, nil
 		}
 	}
@@ -205,7 +254,7 @@ func (a *allocator) freeAddress(n *plan.Network) (netip.Addr, error) {
 			ip, wrapped = first, true
 			continue
 		}
-		if _, taken := used[ip]; !taken && ip != n.Gateway {
+		if _, taken := used[ip]; !taken && ip != n.Gateway && !a.strange.addrs[ip] {
 			a.next[n.Address] = ip.Next()
 			return ip, nil
 		}

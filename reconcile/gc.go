@@ -20,6 +20,8 @@ type GCRequest struct {
 	// Remove names, by id, reported instances without a process, networks and
 	// volumes that are to go.
 	Remove []string `json:"remove,omitempty"`
+	// Adopt names reported instances that are to be on record again.
+	Adopt []string `json:"adopt,omitempty"`
 }
 
 // GCResult is `gc -json`.
@@ -36,7 +38,7 @@ type Orphan struct {
 	Live     bool   `json:"live,omitempty"`    // it has a process
 	Released bool   `json:"released,omitempty"`
 	Found    string `json:"found"`          // what and why, in words
-	Action   string `json:"action"`         // removed, would_remove, reported, kept
+	Action   string `json:"action"`         // removed, would_remove, adopted, reported, kept
 	Hint     string `json:"hint,omitempty"` // what can be done about it
 }
 
@@ -44,6 +46,7 @@ type Orphan struct {
 const (
 	OrphanRemoved     = "removed"
 	OrphanWouldRemove = "would_remove"
+	OrphanAdopted     = "adopted" // on record again
 	OrphanReported    = "reported"
 	OrphanKept        = "kept" // released: not ours to touch any more
 )
@@ -52,6 +55,9 @@ const (
 // has a mark and no record, or a record and no host object. What has no mark is
 // never touched, whatever its name.
 func (e *Engine) GC(ctx context.Context, r GCRequest) (*GCResult, error) {
+	if r.DryRun && len(r.Adopt) > 0 {
+		return nil, &Error{Kind: Invalid, Message: "-adopt cannot be tried with -dry-run: pinfold gc -dry-run says which instances can be taken back"}
+	}
 	if e.readOnly && !r.DryRun {
 		return nil, &Error{Kind: Invalid, Message: "cannot remove anything: the state is open for looking only"}
 	}
@@ -72,6 +78,17 @@ func (e *Engine) GC(ctx context.Context, r GCRequest) (*GCResult, error) {
 		}
 	}
 	res.Orphans = append(res.Orphans, half...)
+	for _, id := range r.Adopt {
+		rec, err := e.as(byOperator).adopt(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		e.wake(rec.Address)
+		res.Orphans = append(res.Orphans, Orphan{
+			Kind: "instance", ID: id, Address: rec.Address, Live: alive(rec.Instance.Phase), Found: "it is on record again", Action: OrphanAdopted,
+			Hint: "plan shows what differs from the files",
+		})
+	}
 	found, err := e.orphans(ctx)
 	if err != nil {
 		return nil, errorOf(err)
@@ -191,23 +208,74 @@ func (e *Engine) orphans(ctx context.Context) ([]Orphan, error) {
 			}
 		}
 	}
+	var noted map[string]runtime.Noted
+	if again.Instances != nil {
+		if noted, err = e.host.Notes(ctx); err != nil {
+			return nil, err
+		}
+	}
 	for _, id := range sortedKeys(again.Networks) {
 		if _, before := seen.Networks[id]; before && !known.networks[id] {
-			all = append(all, Orphan{
-				Kind: "network", ID: id, Found: "a bridge or rules of a network that is on no record", Action: OrphanReported,
-				Hint: "pinfold gc -remove " + id + " takes it away; it holds no data",
-			})
+			whose, users := whoseNetwork(id, noted)
+			o := Orphan{Kind: "network", ID: id, Address: whose, Found: "a bridge or rules of a network that is on no record", Action: OrphanReported}
+			o.used(users, again, "takes it away; it holds no data")
+			all = append(all, o)
 		}
 	}
 	for _, id := range sortedKeys(again.Volumes) {
 		if seen.Volumes[id] && !known.volumes[id] {
-			all = append(all, Orphan{
-				Kind: "volume", ID: id, Found: "the data of a volume that is on no record", Action: OrphanReported,
-				Hint: "it lies in volumes/" + id + " of the state dir; pinfold gc -remove " + id + " deletes it",
-			})
+			whose, users := whoseVolume(id, noted)
+			o := Orphan{Kind: "volume", ID: id, Address: whose, Found: "the data of a volume that is on no record; it lies in volumes/" + id + " of the state dir", Action: OrphanReported}
+			o.used(users, again, "deletes it")
+			all = append(all, o)
 		}
 	}
 	return all, nil
+}
+
+// used says what can be done about a network or volume that these instances use.
+func (o *Orphan) used(users []string, seen runtime.Observation, removal string) {
+	for _, id := range users {
+		if s := seen.Instances[id]; s.Alive {
+			o.Live = true
+			o.Found += "; instance " + id + " of " + s.Mark.Address + " uses it"
+			o.Hint = "it comes back with that instance (pinfold gc -adopt " + id + ")"
+			return
+		}
+	}
+	o.Hint = "pinfold gc -remove " + o.ID + " " + removal
+}
+
+// whoseNetwork tells by the notes which network it was, and the instances on it.
+func whoseNetwork(id string, noted map[string]runtime.Noted) (address string, users []string) {
+	for _, user := range sortedKeys(noted) {
+		if doc, ok := readNote(user, noted[user]); ok && doc.Network != nil && doc.Network.ID == id {
+			address, users = doc.Network.Address, append(users, user)
+		}
+	}
+	return address, users
+}
+
+// whoseVolume tells by the notes which volume or claim it was, and the instances
+// that mount it.
+func whoseVolume(id string, noted map[string]runtime.Noted) (address string, users []string) {
+	for _, user := range sortedKeys(noted) {
+		doc, ok := readNote(user, noted[user])
+		if !ok {
+			continue
+		}
+		for _, v := range doc.Volumes {
+			if v.ID == id {
+				address, users = v.Address, append(users, user)
+			}
+		}
+		for name, claim := range doc.Sandbox.Claim {
+			if claim == id {
+				address, users = doc.Sandbox.Address+" volume "+name, append(users, user)
+			}
+		}
+	}
+	return address, users
 }
 
 func orphanInstance(s runtime.InstanceState) Orphan {
@@ -219,11 +287,11 @@ func orphanInstance(s runtime.InstanceState) Orphan {
 		o.Found = "it is on no record, and could not be looked at: " + s.Unknown
 	case s.Alive:
 		o.Found = fmt.Sprintf("it lives (pid %d) and is on no record", s.Process.PID)
-		o.Hint = "an import block takes it back; pinfold never ends it by itself"
+		o.Hint = "pinfold gc -adopt " + s.ID + " takes it back on record; pinfold never ends it by itself"
 	default:
 		o.Found = "it has no process and is on no record"
 		if o.Hint = "pinfold gc -remove " + s.ID + " takes it away"; s.Layer {
-			o.Hint += ", its files included; they lie in instances/" + s.ID + "/upper of the state dir"
+			o.Hint = "pinfold gc -adopt " + s.ID + " takes it back on record; " + o.Hint[len("pinfold "):] + ", its files included; they lie in instances/" + s.ID + "/upper of the state dir"
 		}
 	}
 	return o
@@ -244,14 +312,9 @@ func (e *Engine) knownIDs() (ids, error) {
 	for _, in := range open {
 		known.instances[in.Instance] = true
 	}
+	maps.Copy(known.instances, e.instancesOnRecord())
 	records := e.snapshot()
 	for _, rec := range records.Sandboxes {
-		for _, id := range append(slices.Clone(rec.Doomed), rec.CarryFrom) {
-			known.instances[id] = true
-		}
-		if rec.Instance != nil {
-			known.instances[rec.Instance.ID] = true
-		}
 		for _, id := range rec.Claim {
 			known.volumes[id] = true
 		}
@@ -265,6 +328,23 @@ func (e *Engine) knownIDs() (ids, error) {
 	return known, nil
 }
 
+// instancesOnRecord are those that the records of sandboxes speak of.
+func (e *Engine) instancesOnRecord() map[string]bool {
+	known := map[string]bool{}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, rec := range e.records.Sandboxes {
+		for _, id := range rec.Doomed {
+			known[id] = true
+		}
+		known[rec.CarryFrom] = true
+		if rec.Instance != nil {
+			known[rec.Instance.ID] = true
+		}
+	}
+	return known
+}
+
 // removeOrphans takes away what was asked for by name. Nothing goes before all
 // names are known to be of something that may.
 func (e *Engine) removeOrphans(ctx context.Context, found []Orphan, r GCRequest) error {
@@ -276,14 +356,16 @@ func (e *Engine) removeOrphans(ctx context.Context, found []Orphan, r GCRequest)
 		}
 		switch {
 		case i < 0:
-			return refuse("it is no orphan of this state; pinfold gc -dry-run lists them")
+			return refuse("it is not the id of an orphan of this state; pinfold gc -dry-run lists them")
 		case found[i].Released:
 			return refuse("it was released and is not pinfold's to touch any more")
 		case found[i].Live:
-			return refuse(found[i].Found + "; end its process first, or import it")
+			return refuse(found[i].Found + "; end that process first, or take the instance back (gc -adopt)")
 		}
 		chosen = append(chosen, &found[i])
 	}
+	// What is used goes after those that use it: instances, networks, volumes.
+	slices.SortStableFunc(chosen, func(a, b *Orphan) int { return cmp.Compare(a.Kind, b.Kind) })
 	for _, o := range chosen {
 		if o.Action, o.Hint = OrphanWouldRemove, ""; r.DryRun {
 			continue
@@ -298,7 +380,7 @@ func (e *Engine) removeOrphans(ctx context.Context, found []Orphan, r GCRequest)
 			err = e.host.RemoveVolume(ctx, o.ID)
 		}
 		if err != nil && !errors.Is(err, runtime.ErrNotFound) {
-			return errorOf(fmt.Errorf("cannot remove %s %s: %w", o.Kind, o.ID, err))
+			return errorOf(err) // it names what it is about
 		}
 		o.Action = OrphanRemoved
 		w := &write{}

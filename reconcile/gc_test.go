@@ -185,7 +185,7 @@ func TestGCReportsWhatHasNoRecord(t *testing.T) {
 		if o := find(b); o == nil || !o.Released || o.Action != OrphanKept {
 			t.Errorf("the released one: %+v", o)
 		}
-		for id, words := range map[string]string{a: "it lives", b: "was released", network.ID: "no orphan", "0123456789ab": "no orphan"} {
+		for id, words := range map[string]string{a: "it lives", b: "was released", network.ID: "not the id of an orphan", "0123456789ab": "not the id of an orphan"} {
 			_, err := e.GC(ctx, GCRequest{Remove: []string{id}})
 			l.refused(err, Invalid, words)
 		}
@@ -325,6 +325,115 @@ func TestTheAgentTellsOfOrphans(t *testing.T) {
 		}
 		l.world.Kill(a)
 		l.gc(e, GCRequest{Remove: []string{a, "0123456789ab"}})
+		l.end(e)
+	})
+}
+
+// takeRecords deletes the records of these, as a restored older backup does.
+func (l *lab) takeRecords(e *Engine, records map[string]string) {
+	l.t.Helper()
+	err := e.store.Update(func(tx state.Tx) error {
+		for address, bucket := range records {
+			if err := tx.Delete(bucket, address); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// What a restored backup does not know of comes back by its note: the same process,
+// on its network and volumes, with all that was recorded of it.
+func TestGCAdopts(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		l := newLab(t, nil)
+		l.main(several)
+		e := l.open("apply")
+		l.apply(e, plan.Options{})
+		l.act(e, "pause", "sandbox.frozen")
+		before := l.view(e, "sandbox.up")
+		up, frozen := sandboxID(e, "sandbox.up"), sandboxID(e, "sandbox.frozen")
+		n, _ := e.network("network.n")
+		data, _ := e.volume("volume.data")
+		rec := e.current("sandbox.up")
+		l.takeRecords(e, map[string]string{"sandbox.up": state.Sandboxes, "sandbox.frozen": state.Sandboxes, "network.n": state.Networks, "volume.data": state.Volumes})
+		l.close(e)
+		e = l.open("gc")
+		ctx := context.Background()
+		found := l.gc(e, GCRequest{})
+		for id, want := range map[string]string{up: "sandbox.up", n.ID: "network.n", data.ID: "volume.data", rec.Claim["work"]: "sandbox.up volume work"} {
+			i := slices.IndexFunc(found, func(o Orphan) bool { return o.ID == id })
+			if i < 0 || found[i].Address != want || !strings.Contains(found[i].Hint, "gc -adopt "+up) {
+				t.Errorf("%s: %+v", want, found)
+			}
+			if want != "sandbox.up" {
+				_, err := e.GC(ctx, GCRequest{Remove: []string{id}})
+				l.refused(err, Invalid, "uses it")
+			}
+		}
+		l.world.ClearOps()
+		got := l.gc(e, GCRequest{Adopt: []string{up, frozen}})
+		if len(got) != 2 || got[0].Action != OrphanAdopted || got[1].Action != OrphanAdopted {
+			t.Errorf("gc says %+v", got)
+		}
+		if ops := l.writes(); len(ops) > 0 {
+			t.Errorf("taking back touched the host: %v", ops)
+		}
+		v := l.view(e, "sandbox.up")
+		if v.Phase != plan.Running || *v.PID != *before.PID || *v.AddressV4 != *before.AddressV4 || v.Ports["http"] != before.Ports["http"] || !v.ExpiresAt.Equal(*before.ExpiresAt) {
+			t.Errorf("sandbox.up is %+v, was %+v", v, before)
+		}
+		if v := l.phase(e, "sandbox.frozen", plan.Paused); v.Hold == nil || v.Hold.By != "operator" {
+			t.Errorf("sandbox.frozen is held %+v", v.Hold)
+		}
+		l.nothingToDo(e)
+		l.tidy(e)
+		_, err := e.GC(ctx, GCRequest{Adopt: []string{up}})
+		l.refused(err, Conflict, "it is on record")
+		l.end(e)
+	})
+}
+
+// What is on record is not pushed aside by what is taken back, and what a stranger
+// has is given to nobody else.
+func TestGCAdoptsNothingInTheWay(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		l := newLab(t, nil)
+		l.main(pair)
+		e := l.open("apply")
+		l.apply(e, plan.Options{})
+		a, b := sandboxID(e, "sandbox.a"), sandboxID(e, "sandbox.b")
+		old := e.current("sandbox.a")
+		l.takeRecords(e, map[string]string{"sandbox.a": state.Sandboxes, "sandbox.b": state.Sandboxes})
+		l.close(e)
+		l.world.Forget(b)
+		e = l.open("apply")
+		ctx := context.Background()
+		p := l.plan(e)
+		if !slices.ContainsFunc(p.Plan.Notes, func(n string) bool { return strings.Contains(n, a) && strings.Contains(n, "sandbox.a") }) {
+			t.Errorf("the plan says nothing of the one that lives: %v", p.Plan.Notes)
+		}
+		l.apply(e, plan.Options{Targets: []string{"sandbox.a"}})
+		now := e.current("sandbox.a")
+		if now.Instance.ID == a || now.Net.Address == old.Net.Address || now.IDs == old.IDs {
+			t.Errorf("the new one has %+v %+v, the stranger %+v %+v", now.Net, now.IDs, old.Net, old.IDs)
+		}
+		for id, words := range map[string]string{a: "sandbox.a is on record", b: "nothing beside its files", "0123456789ab": "has nothing of it", now.Instance.ID: "on record"} {
+			_, err := e.GC(ctx, GCRequest{Adopt: []string{id}})
+			l.refused(err, Conflict, words)
+		}
+		_, err := e.GC(ctx, GCRequest{Adopt: []string{a}, DryRun: true})
+		l.refused(err, Invalid, "-dry-run")
+		for _, id := range []string{a, b} {
+			if s, _, err := e.host.Inspect(ctx, id); err != nil || !s.Alive {
+				t.Errorf("%s is %+v, %v", id, s, err)
+			}
+			l.world.Kill(id)
+		}
+		l.gc(e, GCRequest{Remove: []string{a, b}})
 		l.end(e)
 	})
 }

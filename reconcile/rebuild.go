@@ -140,9 +140,8 @@ func salvage(ctx context.Context, h runtime.Host, lineage string, now time.Time)
 	}
 	read := map[string]note{}
 	for id, n := range noted {
-		var doc note
-		if n.Doc == nil || json.Unmarshal(n.Doc, &doc) != nil || doc.Version != noteVersion || doc.Sandbox == nil ||
-			doc.Sandbox.Instance == nil || doc.Sandbox.Instance.ID != id {
+		doc, ok := readNote(id, n)
+		if !ok {
 			continue
 		}
 		read[id] = doc
@@ -173,7 +172,7 @@ func salvage(ctx context.Context, h runtime.Host, lineage string, now time.Time)
 		"which directory the state belongs to: the next apply binds it to its own")
 	for _, address := range sortedKeys(s.records.Sandboxes) {
 		rec := s.records.Sandboxes[address]
-		s.events = append(s.events, Event{At: now, Type: "rebuilt", Address: address, Instance: rec.Instance.ID, By: byOperator, Reason: "state lost", Message: s.from[address]})
+		s.events = append(s.events, Event{At: now, Type: "rebuilt", Address: address, UID: rec.UID, Instance: rec.Instance.ID, By: byOperator, Reason: "state lost", Message: s.from[address]})
 	}
 	return s, nil
 }

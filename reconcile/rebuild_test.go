@@ -180,7 +180,7 @@ func TestRebuildWithoutNotes(t *testing.T) {
 			t.Fatal(err)
 		}
 		i := slices.IndexFunc(found.Orphans, func(o Orphan) bool { return o.ID == id })
-		if i < 0 || !found.Orphans[i].Live || found.Orphans[i].Action != OrphanReported || !strings.Contains(found.Orphans[i].Hint, "import") {
+		if i < 0 || !found.Orphans[i].Live || found.Orphans[i].Action != OrphanReported || !strings.Contains(found.Orphans[i].Hint, "gc -adopt") {
 			t.Errorf("gc says %+v", found.Orphans)
 		}
 		if s, there, err := e.host.Inspect(context.Background(), id); err != nil || !there || s.Process.PID != pid {

@@ -165,7 +165,7 @@ func networkOf(n *plan.Network) runtime.Network {
 
 func seenOf(s runtime.InstanceState) plan.Seen {
 	seen := plan.Seen{
-		UID: s.Mark.UID, Unknown: s.Unknown, Released: s.Released, Layer: s.Layer, Alive: s.Alive,
+		UID: s.Mark.UID, Address: s.Mark.Address, Unknown: s.Unknown, Released: s.Released, Layer: s.Layer, Alive: s.Alive,
 		PID: s.Process.PID, StartTime: s.Process.StartTime, Started: s.Started,
 		Frozen: s.Frozen, Dying: s.Dying, OOMKills: s.OOMKills, Missing: s.Missing,
 	}

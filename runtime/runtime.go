@@ -321,9 +321,12 @@ type Observation struct {
 
 // InstanceState is what is true of one instance now.
 type InstanceState struct {
-	ID       string
-	Mark     Mark
-	Unknown  string  // not empty: why it could not be looked at; other fields mean nothing then
+	ID      string
+	Mark    Mark
+	Unknown string // not empty: why it could not be looked at; other fields mean nothing then
+	// IDs and Address are what Create was told to give it; zero: none, or not known.
+	IDs      IDRange
+	Address  netip.Addr
 	Released bool    // Release gave it up
 	Noted    bool    // a Note lies beside its files
 	Layer    bool    // its writable layer exists

@@ -246,7 +246,9 @@ func (r *run) flagValues(ctx context.Context, flag, value string) (out []candida
 			out = append(out, candidate{done + name, "event"})
 		}
 	case "remove":
-		return r.orphanCandidates(ctx)
+		return r.orphanCandidates(ctx, func(o *reconcile.Orphan) bool { return !o.Live })
+	case "adopt":
+		return r.orphanCandidates(ctx, func(o *reconcile.Orphan) bool { return o.Kind == "instance" })
 	case "target", "exclude", "replace":
 		others, sandboxes := r.declared()
 		all := append(sandboxes, r.recorded(ctx)...)

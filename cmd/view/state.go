@@ -140,6 +140,7 @@ var done = map[string]struct {
 }{
 	reconcile.OrphanRemoved:     {"removed", green},
 	reconcile.OrphanWouldRemove: {"would be removed", amber},
+	reconcile.OrphanAdopted:     {"taken back", green},
 	reconcile.OrphanReported:    {"left as it is", amber},
 	reconcile.OrphanKept:        {"released, left alone", dim},
 }
@@ -166,7 +167,7 @@ func (s *Screen) Collected(r *reconcile.GCResult) {
 		return
 	}
 	var parts []string
-	for _, action := range []string{reconcile.OrphanRemoved, reconcile.OrphanWouldRemove, reconcile.OrphanReported, reconcile.OrphanKept} {
+	for _, action := range []string{reconcile.OrphanRemoved, reconcile.OrphanWouldRemove, reconcile.OrphanAdopted, reconcile.OrphanReported, reconcile.OrphanKept} {
 		if n := counts[action]; n > 0 {
 			parts = append(parts, plural(n, done[action].text, done[action].text))
 		}

@@ -220,7 +220,7 @@ func (w *walk) findSurvivors() {
 			continue // its own, or one it is done with
 		} else if s != nil {
 			w.survivors[seen.UID] = append(w.survivors[seen.UID], id)
-		} else if w.inScope == nil {
+		} else if w.covered(seen.Address) {
 			strangers = append(strangers, id)
 		}
 	}
@@ -229,7 +229,11 @@ func (w *walk) findSurvivors() {
 	}
 	slices.Sort(strangers)
 	for _, id := range strangers {
-		w.note("instance " + id + " is alive, but no record knows it; it is left alone; pinfold gc -dry-run tells more")
+		who := "instance " + id
+		if address := w.in.Observed.Instances[id].Address; address != "" {
+			who += " of " + address
+		}
+		w.note(who + " is alive, but no record knows it; it is left alone; pinfold gc -dry-run tells more")
 	}
 }
 

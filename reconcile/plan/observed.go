@@ -17,6 +17,7 @@ type Observed struct {
 // Seen is what is true of one instance now.
 type Seen struct {
 	UID       string
+	Address   string // its sandbox's, as its mark says; for words only
 	Unknown   string // not empty: could not be looked at, and why
 	Released  bool   // it was given up: nobody's survivor, and not to be touched
 	Layer     bool   // the writable layer exists

@@ -209,7 +209,10 @@ func (h *Host) lookOnce(id string, seen *network.Observed) (runtime.InstanceStat
 		return s, err
 	}
 	if s.Mark = running.Mark; known {
-		s.Mark = rec.Instance.Mark
+		s.Mark, s.IDs = rec.Instance.Mark, rec.Instance.IDs
+		if rec.Instance.Net != nil {
+			s.Address = rec.Instance.Net.Address.Addr()
+		}
 	}
 	if s.Released, err = there(h.releasedPath(id)); err != nil {
 		return s, err

@@ -66,6 +66,10 @@ func (h *Host) state(in *instance) runtime.InstanceState {
 		return s
 	}
 	s.Released, s.Noted = in.released, in.note != nil
+	s.IDs = in.spec.IDs
+	if in.spec.Net != nil {
+		s.Address = in.spec.Net.Address.Addr()
+	}
 	s.Layer = in.layer != nil
 	s.Outcome = copyOutcome(in.outcome)
 	s.OOMKills = in.ooms
