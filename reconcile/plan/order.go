@@ -92,7 +92,11 @@ func (w *walk) order() []Change {
 	for _, a := range topological(made, w.needs) {
 		waits := w.needs(a)
 		if w.steps[a][0].Kind == "network" {
-			waits = append(append(waits, early...), users[a]...)
+			waits = append(waits, early...)
+		}
+		// What is only repaired or changed in place need not wait for those that leave.
+		if slices.ContainsFunc(w.steps[a], func(c Change) bool { return c.Kind == "network" && c.Action == ActReplace }) {
+			waits = append(waits, users[a]...)
 		}
 		emit(a, waits)
 		placed[a] = true
