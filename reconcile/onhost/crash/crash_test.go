@@ -173,7 +173,11 @@ func (v *verb) setUp(t *testing.T) *stage {
 }
 
 func (s *stage) groundOf(p *picture) *ground {
-	return &ground{dir: s.dir, short: s.short, ids: p.ids, strangers: s.v.execs}
+	g := &ground{dir: s.dir, short: s.short, ids: p.ids, strangers: s.v.execs}
+	if s.agent != nil {
+		g.agent = s.agent.Process.Pid
+	}
+	return g
 }
 
 // written waits until each sandbox that runs the script has written down its start.
@@ -393,6 +397,12 @@ func (s *stage) recover(next string, ok ends) {
 			return there
 		})
 	}
+	if next == "agent" { // it may be at what needs no change by a plan: an end to be cleared away
+		p := s.picture()
+		s.short = s.world.short()
+		_, err := s.groundOf(p).settled(ok[p.phases])
+		s.must(err)
+	}
 	s.close()
 }
 
@@ -440,6 +450,7 @@ func byVerb(runs []run) (groups [][]run) {
 
 // unpassed are the failpoints of the source that no verb has to pass, and why.
 var unpassed = map[string]string{
+	"engine.notes.look":        "state rebuild opens the host without the engine",
 	"engine.instance.release":  releases,
 	"host.release.mark":        releases,
 	"host.release.sync":        releases,
@@ -475,15 +486,20 @@ func demandAllPassed(t *testing.T, runs []run) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	did := map[*verb]bool{}
 	for _, r := range runs {
 		delete(source, r.at.name)
+		did[r.v] = true
+	}
+	t.Logf("%d points of %d verbs", len(runs), len(did))
+	if len(did) < len(verbs) {
+		return // go test -run chose some
 	}
 	for _, name := range slices.Sorted(maps.Keys(source)) {
 		if unpassed[name] == "" {
 			t.Errorf("no verb passes the failpoint %s", name)
 		}
 	}
-	t.Logf("%d points of %d verbs", len(runs), len(verbs))
 }
 
 func TestKilledAtEachPoint(t *testing.T) {

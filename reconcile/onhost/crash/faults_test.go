@@ -167,7 +167,14 @@ func TestEachStepFails(t *testing.T) {
 			})
 		}
 	})
+	did := map[string]bool{}
+	for _, r := range all {
+		did[r.v.name] = true
+	}
 	for _, name := range slices.Sorted(maps.Keys(unpassed)) {
+		if len(did) < len(verbs) {
+			break // go test -run chose some
+		}
 		if _, is := undone.Load(name); !is && unpassed[name] == undoes {
 			t.Errorf("no step that fails leads to %s", name)
 		}

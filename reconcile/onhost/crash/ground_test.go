@@ -25,6 +25,7 @@ import (
 type ground struct {
 	dir, short string
 	ids        map[string]string // instance id → name
+	agent      int               // the one that serves now: none of what was left
 	strangers  bool              // sandboxes may have processes besides their own
 }
 
@@ -115,7 +116,7 @@ func (g *ground) processes() ([]string, error) {
 func (g *ground) children() (all []string, err error) {
 	for _, pid := range childrenOf("self") {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-		if err == nil && strings.Contains(string(text), dirVar+"="+g.dir+"\x00") {
+		if err == nil && pid != g.agent && strings.Contains(string(text), dirVar+"="+g.dir+"\x00") {
 			name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)) // gone meanwhile: no name
 			all = append(all, "child process "+strings.TrimSpace(string(name)))
 		}
