@@ -4,6 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"pinfold/reconcile/plan"
 	"pinfold/runtime"
@@ -84,7 +87,36 @@ func readNote(id string, n runtime.Noted) (note, bool) {
 	}
 	rec := doc.Sandbox
 	mine := rec.Instance != nil && rec.Instance.ID == id
-	return doc, mine && n.Made != nil && n.Made.Mark.UID == rec.UID && n.Made.Mark.Address == rec.Address
+	return doc, mine && n.Made != nil && n.Made.Mark.UID == rec.UID && n.Made.Mark.Address == rec.Address && doc.wellFormed()
+}
+
+// wellFormed reports whether all that a note names has the shape of what is recorded.
+func (n *note) wellFormed() bool {
+	rec := n.Sandbox
+	ids := append(slices.Collect(maps.Values(rec.Claim)), rec.Doomed...)
+	if rec.CarryFrom != "" {
+		ids = append(ids, rec.CarryFrom)
+	}
+	for _, v := range n.Volumes {
+		if v == nil || !named(v.Address, "volume") {
+			return false
+		}
+		ids = append(ids, v.ID)
+	}
+	known := []plan.Phase{plan.Created, plan.Running, plan.Paused, plan.Stopped, plan.Failed, plan.Lost}
+	switch {
+	case !named(rec.Address, "sandbox"), rec.UID == "", !slices.Contains(known, rec.Instance.Phase),
+		slices.ContainsFunc(ids, func(id string) bool { return !isID(id, 12) }),
+		n.Network != nil && (!named(n.Network.Address, "network") || !isID(n.Network.ID, 8) || !n.Network.CIDR.IsValid()),
+		n.Image != nil && !named(n.Image.Address, "image"):
+		return false
+	}
+	return true
+}
+
+// named reports whether an address is of this kind.
+func named(address, kind string) bool {
+	return strings.HasPrefix(address, kind+".") || strings.Contains(address, "."+kind+".")
 }
 
 // inTheWay says which record is in the way of those that a note speaks of. What it

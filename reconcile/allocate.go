@@ -44,11 +44,17 @@ type allocator struct {
 type strange struct {
 	slots map[uint32]bool
 	addrs map[netip.Addr]bool
+	nets  []netip.Prefix
 }
 
 // avoid takes note of the strangers among what was seen.
-func (a *allocator) avoid(o runtime.Observation, known map[string]bool) {
-	s := strange{map[uint32]bool{}, map[netip.Addr]bool{}}
+func (a *allocator) avoid(o runtime.Observation, known, networks map[string]bool) {
+	s := strange{slots: map[uint32]bool{}, addrs: map[netip.Addr]bool{}}
+	for id, n := range o.Networks {
+		if !networks[id] && n.CIDR.IsValid() {
+			s.nets = append(s.nets, n.CIDR)
+		}
+	}
 	for id, in := range o.Instances {
 		if known[id] || !in.Alive {
 			continue
@@ -365,6 +371,9 @@ func (e *Engine) chooseCIDR(ctx context.Context) (netip.Prefix, error) {
 		}
 	}
 	e.mu.Unlock()
+	e.alloc.mu.Lock()
+	used = append(used, e.alloc.strange.nets...)
+	e.alloc.mu.Unlock()
 	for _, pool := range e.settings.AddressPools {
 		p, err := netip.ParsePrefix(pool)
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"strings"
 
 	"pinfold/reconcile/plan"
 	"pinfold/runtime"
@@ -37,9 +38,10 @@ type Orphan struct {
 	Address  string `json:"address,omitempty"` // as its mark says; of a record its own
 	Live     bool   `json:"live,omitempty"`    // it has a process
 	Released bool   `json:"released,omitempty"`
-	Found    string `json:"found"`          // what and why, in words
-	Action   string `json:"action"`         // removed, would_remove, adopted, reported, kept
-	Hint     string `json:"hint,omitempty"` // what can be done about it
+	Unknown  bool   `json:"unknown,omitempty"` // it could not be looked at, and may be live
+	Found    string `json:"found"`             // what and why, in words
+	Action   string `json:"action"`            // removed, would_remove, adopted, reported, kept
+	Hint     string `json:"hint,omitempty"`    // what can be done about it
 }
 
 // Actions of an Orphan.
@@ -223,7 +225,7 @@ func (e *Engine) orphans(ctx context.Context) ([]Orphan, error) {
 		}
 	}
 	for _, id := range sortedKeys(again.Volumes) {
-		if seen.Volumes[id] && !known.volumes[id] {
+		if seen.Volumes[id] && !known.volumes[id] && isID(id, 12) {
 			whose, users := whoseVolume(id, noted)
 			o := Orphan{Kind: "volume", ID: id, Address: whose, Found: "the data of a volume that is on no record; it lies in volumes/" + id + " of the state dir", Action: OrphanReported}
 			o.used(users, again, "deletes it")
@@ -279,7 +281,7 @@ func whoseVolume(id string, noted map[string]runtime.Noted) (address string, use
 }
 
 func orphanInstance(s runtime.InstanceState) Orphan {
-	o := Orphan{Kind: "instance", ID: s.ID, Address: s.Mark.Address, Live: s.Alive, Released: s.Released, Action: OrphanReported}
+	o := Orphan{Kind: "instance", ID: s.ID, Address: s.Mark.Address, Live: s.Alive, Released: s.Released, Unknown: s.Unknown != "", Action: OrphanReported}
 	switch {
 	case s.Released:
 		o.Found, o.Action = "it was released from this state", OrphanKept
@@ -319,9 +321,7 @@ func (e *Engine) knownIDs() (ids, error) {
 			known.volumes[id] = true
 		}
 	}
-	for _, n := range records.Networks {
-		known.networks[n.ID] = true
-	}
+	maps.Copy(known.networks, e.networksOnRecord())
 	for _, v := range records.Volumes {
 		known.volumes[v.ID] = true
 	}
@@ -345,6 +345,16 @@ func (e *Engine) instancesOnRecord() map[string]bool {
 	return known
 }
 
+func (e *Engine) networksOnRecord() map[string]bool {
+	known := map[string]bool{}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, n := range e.records.Networks {
+		known[n.ID] = true
+	}
+	return known
+}
+
 // removeOrphans takes away what was asked for by name. Nothing goes before all
 // names are known to be of something that may.
 func (e *Engine) removeOrphans(ctx context.Context, found []Orphan, r GCRequest) error {
@@ -359,6 +369,8 @@ func (e *Engine) removeOrphans(ctx context.Context, found []Orphan, r GCRequest)
 			return refuse("it is not the id of an orphan of this state; pinfold gc -dry-run lists them")
 		case found[i].Released:
 			return refuse("it was released and is not pinfold's to touch any more")
+		case found[i].Unknown:
+			return refuse(found[i].Found + "; it may be alive")
 		case found[i].Live:
 			return refuse(found[i].Found + "; end that process first, or take the instance back (gc -adopt)")
 		}
@@ -412,7 +424,14 @@ func (e *Engine) hollow(ctx context.Context) ([]Orphan, error) {
 		if i == nil {
 			continue
 		}
-		if _, there := seen.Instances[i.ID]; !there && i.Phase != plan.Failed {
+		if _, there := seen.Instances[i.ID]; there || i.Phase == plan.Failed {
+			continue
+		}
+		_, there, err := e.host.Inspect(ctx, i.ID) // it may have been made since
+		if err != nil {
+			return nil, err
+		}
+		if e.current(address) == records.Sandboxes[address] && !there {
 			add(address, i.ID, "recorded as "+string(i.Phase)+", but the host has nothing of it, not even its files", "plan shows what an apply, or the agent, makes of it")
 		}
 	}
@@ -480,4 +499,10 @@ func (a *agent) strange(seen iter.Seq[string], known map[string]bool) bool {
 		}
 	}
 	return false
+}
+
+// isID reports whether an id has the shape of those that newID makes of n/2 bytes. What
+// has another is none of ours, wherever it lies.
+func isID(id string, n int) bool {
+	return len(id) == n && strings.Trim(id, "0123456789abcdef") == ""
 }

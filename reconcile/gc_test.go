@@ -217,6 +217,30 @@ func TestGCReportsWhatHasNoRecord(t *testing.T) {
 	})
 }
 
+// What could not be looked at may be alive: it is never removed by name.
+func TestGCRemovesNothingUnknown(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		l := newLab(t, nil)
+		l.main(pair)
+		e := l.open("apply")
+		l.apply(e, plan.Options{})
+		a := sandboxID(e, "sandbox.a")
+		l.takeRecords(e, map[string]string{"sandbox.a": state.Sandboxes})
+		l.close(e)
+		e = l.open("gc")
+		l.world.Unknown(a, "too many open files")
+		_, err := e.GC(context.Background(), GCRequest{Remove: []string{a}})
+		l.refused(err, Invalid, "may be alive")
+		l.world.Unknown(a, "")
+		if s, there, err := e.host.Inspect(context.Background(), a); err != nil || !there || !s.Alive {
+			t.Errorf("it is %+v, %v", s, err)
+		}
+		l.world.Kill(a)
+		l.gc(e, GCRequest{Remove: []string{a}})
+		l.end(e)
+	})
+}
+
 // A live instance of a sandbox that was released is nobody's survivor.
 func TestAReleasedInstanceIsNoSurvivor(t *testing.T) {
 	inTime(t, func(t *testing.T) {

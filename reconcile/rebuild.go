@@ -101,18 +101,18 @@ func lostLineage(ctx context.Context, o OpenOptions) (string, error) {
 	if _, ok, err := dial(o.RunDir); err == nil && ok {
 		return "", &Error{Kind: Locked, Message: "an agent serves " + o.RunDir + "; stop it before its state is made anew"}
 	}
-	rep, err := state.Verify(ctx, state.Options{Dir: o.StateDir, Verb: o.Verb}, nil)
+	rep, err := state.Verify(ctx, state.Options{Dir: o.StateDir, Verb: o.Verb, Wait: o.LockWait}, nil)
 	switch {
 	case err == nil && rep.Sound():
 		return "", &Error{Kind: Invalid, Message: statePath(o.StateDir) + " is in order, there is nothing to rebuild; nothing was changed"}
 	case errors.Is(err, state.ErrLocked), errors.Is(err, state.ErrSchema):
 		return "", err
 	}
-	lineage, err := host.Owner(o.StateDir)
-	if err == nil && lineage == "" {
-		err = &Error{Kind: Invalid, Message: "nothing in " + o.StateDir + " tells whose it is (there is no file named lineage): no sandbox was ever kept there, or all of it is lost; nothing was changed"}
+	left, err := host.LeftIn(o.StateDir)
+	if err == nil && left.Lineage == "" {
+		err = &Error{Kind: Invalid, Message: "nothing in " + o.StateDir + " tells whose it is (neither its file lineage nor an instance): no sandbox was ever kept there, or all of it is lost; nothing was changed"}
 	}
-	return lineage, err
+	return left.Lineage, err
 }
 
 // salvaged is what could be found out.
@@ -155,7 +155,7 @@ func salvage(ctx context.Context, h runtime.Host, lineage string, now time.Time)
 	}
 	order := slices.Sorted(maps.Keys(seen.Instances))
 	slices.SortStableFunc(order, func(a, b string) int {
-		if la, lb := seen.Instances[a].Alive, seen.Instances[b].Alive; la != lb {
+		if la, lb := mayLive(seen.Instances[a]), mayLive(seen.Instances[b]); la != lb {
 			return map[bool]int{true: -1, false: 1}[la]
 		}
 		return noted[b].At.Compare(noted[a].At)
@@ -176,6 +176,9 @@ func salvage(ctx context.Context, h runtime.Host, lineage string, now time.Time)
 	}
 	return s, nil
 }
+
+// mayLive: one that could not be looked at counts as one that lives.
+func mayLive(s runtime.InstanceState) bool { return s.Alive || s.Unknown != "" }
 
 // take makes the record of one instance, or says why there is none.
 func (s *salvaged) take(in runtime.InstanceState, n runtime.Noted, doc note, ok bool) {

@@ -11,6 +11,7 @@ import (
 
 	"pinfold/config"
 	"pinfold/reconcile/plan"
+	"pinfold/runtime"
 	"pinfold/state"
 )
 
@@ -207,5 +208,95 @@ func TestAMissingNoteIsWritten(t *testing.T) {
 			t.Errorf("after a look: %+v, %v", s, err)
 		}
 		l.end(e)
+	})
+}
+
+// Of several incarnations of one sandbox the record is of that which lives, else of
+// that which was noted last; a released one is nobody's. Notes that name what they
+// must not are none.
+func TestRebuildOfSeveralIncarnations(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		l := newLab(t, nil)
+		l.twins = true
+		l.main(strings.ReplaceAll(pair, "  network { name = network.n }\n", ""))
+		e := l.open("apply")
+		l.apply(e, plan.Options{})
+		ctx := context.Background()
+		// A second incarnation of each, made later: that of a is dead, that of b alive.
+		second := map[string]string{}
+		for _, address := range []string{"sandbox.a", "sandbox.b"} {
+			rec := copySandbox(e.current(address))
+			in, err := e.instanceOf(rec, newID(6))
+			if err != nil {
+				t.Fatal(err)
+			}
+			in.CarryFrom, in.Forwards = "", nil
+			time.Sleep(time.Second)
+			if _, err := e.host.Create(ctx, in); err != nil {
+				t.Fatal(err)
+			}
+			rec.Instance.ID = in.ID
+			if err := e.writeNote(rec); err != nil {
+				t.Fatal(err)
+			}
+			second[address] = in.ID
+		}
+		first := map[string]string{"sandbox.a": sandboxID(e, "sandbox.a"), "sandbox.b": sandboxID(e, "sandbox.b")}
+		if _, err := e.host.Stop(ctx, second["sandbox.a"], runtime.StopOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		l.world.Kill(first["sandbox.b"])
+		lineage := e.store.Lineage()
+		l.close(e)
+		chosen := func() map[string]string {
+			of := map[string]string{}
+			for _, r := range l.rebuild(lineage, true).Records {
+				if r.Kind == "sandbox" {
+					of[r.Address] = r.ID
+				}
+			}
+			return of
+		}
+		l.lose(nil)
+		if got := chosen(); got["sandbox.a"] != first["sandbox.a"] || got["sandbox.b"] != second["sandbox.b"] {
+			t.Errorf("rebuilt %v; alive are %s and %s", got, first["sandbox.a"], second["sandbox.b"])
+		}
+		l.world.Kill(first["sandbox.a"])
+		if got := chosen(); got["sandbox.a"] != second["sandbox.a"] {
+			t.Errorf("rebuilt %v; noted last was %s", got, second["sandbox.a"])
+		}
+		l.world.Unknown(first["sandbox.a"], "too many open files")
+		if got := chosen(); got["sandbox.a"] != first["sandbox.a"] {
+			t.Errorf("rebuilt %v; alive may be %s", got, first["sandbox.a"])
+		}
+		l.world.Unknown(first["sandbox.a"], "")
+		h := l.world.Open(lineage)
+		defer h.Close()
+		if err := h.Release(ctx, second["sandbox.a"]); err != nil {
+			t.Fatal(err)
+		}
+		if got := chosen(); got["sandbox.a"] != first["sandbox.a"] {
+			t.Errorf("rebuilt %v, with one released", got)
+		}
+		noted, err := h.Notes(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		good := string(noted[first["sandbox.a"]].Doc)
+		for _, bad := range [][2]string{
+			{`"address":"sandbox.a"`, `"address":""`}, {`"address":"sandbox.a"`, `"address":"sandbox.b"`}, {`"address":"image.base"`, `"address":"sandbox.a"`},
+			{`"phase":"running"`, `"phase":"weird"`}, {`"uid":"`, `"uid":"0`},
+		} {
+			doc := strings.Replace(good, bad[0], bad[1], 1)
+			if doc == good {
+				t.Fatalf("the note has no %s: %s", bad[0], good)
+			}
+			if err := h.Note(ctx, first["sandbox.a"], []byte(doc)); err != nil {
+				t.Fatal(err)
+			}
+			if got, there := chosen()["sandbox.a"]; there {
+				t.Errorf("with %s a record was made: %s", bad[1], got)
+			}
+		}
 	})
 }

@@ -51,7 +51,7 @@ func (e *Engine) look(ctx context.Context) (sight, error) {
 		return sight{}, fmt.Errorf("cannot look at the host: %w", err)
 	}
 	e.noteMissing(o)
-	e.alloc.avoid(o, e.instancesOnRecord())
+	e.alloc.avoid(o, e.instancesOnRecord(), e.networksOnRecord())
 	s := sightOf(o)
 	e.probes.fill(&s)
 	return s, nil

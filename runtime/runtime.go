@@ -323,7 +323,7 @@ type Observation struct {
 type InstanceState struct {
 	ID      string
 	Mark    Mark
-	Unknown string // not empty: why it could not be looked at; other fields mean nothing then
+	Unknown string // not empty: why it could not be looked at; other fields but Mark and Released mean nothing then
 	// IDs and Address are what Create was told to give it; zero: none, or not known.
 	IDs      IDRange
 	Address  netip.Addr
@@ -343,8 +343,9 @@ type InstanceState struct {
 // NetworkState is what is true of one network now.
 type NetworkState struct {
 	ID      string
-	Exists  bool     // the bridge is there and ours
-	Missing []string // "bridge", "address", "rules"
+	Exists  bool         // the bridge is there and ours
+	CIDR    netip.Prefix // by what the bridge says of itself; zero: not known
+	Missing []string     // "bridge", "address", "rules"
 }
 
 // Exec is a further process inside an instance. A pipe, socket or character device

@@ -5,8 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"pinfold/runtime"
 	"pinfold/runtime/failpoint"
@@ -42,16 +46,35 @@ func (h *Host) Notes(ctx context.Context) (map[string]runtime.Noted, error) {
 		case err == nil:
 			n.Made = &rec.Instance
 		}
-		doc, err := os.ReadFile(h.notePath(id))
-		if err == nil && json.Valid(doc) {
-			n.Doc = doc
-			if st, err := os.Stat(h.notePath(id)); err == nil {
-				n.At = st.ModTime()
-			}
+		if n.Doc, n.At, err = readNote(h.notePath(id)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, fmt.Errorf("cannot read the note of instance %s: %w", id, err)
 		}
 		all[id] = n
 	}
 	return all, nil
+}
+
+// noteBound is the size of the longest note that is read, far beyond any that is written.
+const noteBound = 16 << 20
+
+// readNote reads a note; one that is no regular file, too long or not whole says nothing.
+func readNote(path string) (doc []byte, at time.Time, err error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) {
+		return nil, at, nil
+	}
+	if err != nil {
+		return nil, at, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil || !st.Mode().IsRegular() || st.Size() > noteBound {
+		return nil, at, err
+	}
+	if doc, err = io.ReadAll(io.LimitReader(f, noteBound)); err != nil || !json.Valid(doc) {
+		return nil, at, err
+	}
+	return doc, st.ModTime(), nil
 }
 
 // Release implements runtime.Host.

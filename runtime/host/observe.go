@@ -44,7 +44,7 @@ func (h *Host) Observe(ctx context.Context) (runtime.Observation, error) {
 			for id := range next {
 				s, err := h.look(id, &seen)
 				if err != nil {
-					s = runtime.InstanceState{ID: id, Unknown: err.Error()}
+					s = runtime.InstanceState{ID: id, Unknown: err.Error(), Mark: s.Mark, Released: s.Released}
 				}
 				mu.Lock()
 				o.Instances[id] = s
@@ -167,7 +167,7 @@ func (h *Host) Inspect(ctx context.Context, id string) (runtime.InstanceState, b
 	}
 	s, err := h.look(id, nil)
 	if err != nil {
-		s = runtime.InstanceState{ID: id, Unknown: err.Error()}
+		s = runtime.InstanceState{ID: id, Unknown: err.Error(), Mark: s.Mark, Released: s.Released}
 	}
 	return s, true, nil
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"time"
 
 	"pinfold/runtime"
@@ -210,6 +211,10 @@ func (h *Host) loadProcess(id string) (processRecord, error) {
 	defer h.mu.Unlock()
 	r = h.recalled[id]
 	r.lost = true
+	// What is only remembered must be an init of ours, if it is there.
+	if exe, err := os.Readlink(pidPath(r.Process.PID, "exe")); err == nil && !slices.Contains(initPrograms, exe) {
+		r.Process = runtime.Process{}
+	}
 	return r, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -142,14 +143,21 @@ func claim(dir, lineage string, within []string) error {
 }
 
 // Owner tells which lineage a state or run directory is marked as belonging to, ""
-// when it is none's.
+// when it is none's. A mark that can be no lineage, as of a power cut, is none.
 func Owner(dir string) (string, error) {
 	mark, err := os.ReadFile(filepath.Join(dir, "lineage"))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return "", fmt.Errorf("cannot read whose directory %s is: %w", dir, err)
 	}
-	return strings.TrimSpace(string(mark)), nil
+	owner := strings.TrimSpace(string(mark))
+	if !lineageShape.MatchString(owner) {
+		return "", nil
+	}
+	return owner, nil
 }
+
+// lineageShape is what lineages look like; those of states are UUIDs.
+var lineageShape = regexp.MustCompile(`^[0-9a-zA-Z-]{6,64}$`)
 
 // Left is what a state directory holds.
 type Left struct {
@@ -162,7 +170,7 @@ type Left struct {
 func LeftIn(stateDir string) (Left, error) {
 	var l Left
 	var err error
-	if l.Lineage, err = Owner(stateDir); err != nil || l.Lineage == "" {
+	if l.Lineage, err = Owner(stateDir); err != nil {
 		return l, err
 	}
 	dir := filepath.Join(stateDir, "instances")
@@ -175,6 +183,9 @@ func LeftIn(stateDir string) (Left, error) {
 		data, err := os.ReadFile(filepath.Join(dir, id, "instance.json"))
 		if err != nil || json.Unmarshal(data, &r) != nil || r.Instance.Mark.Address == "" {
 			r.Instance.Mark.Address = id
+		}
+		if l.Lineage == "" && lineageShape.MatchString(r.Lineage) {
+			l.Lineage = r.Lineage // each instance says it too
 		}
 		l.Instances = append(l.Instances, r.Instance.Mark.Address)
 	}

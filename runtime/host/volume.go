@@ -60,8 +60,22 @@ func (h *Host) RemoveVolume(ctx context.Context, id string) error {
 	}
 	for _, i := range ids {
 		rec, err := h.loadRecord(i)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // a directory of somebody else's
+		}
+		if errors.Is(err, errDamaged) {
+			// What it mounts cannot be told, but whether it lives.
+			p, perr := h.loadProcess(i)
+			ok, aerr := h.alive(p.Process)
+			if err = errors.Join(perr, aerr); err == nil && ok {
+				err = fmt.Errorf("instance %s lives and its record cannot be read: %w", i, runtime.ErrBusy)
+			}
+			if err == nil {
+				continue
+			}
+		}
 		if err != nil {
-			continue // not ours, or not whole: it has no live process that we made
+			return fmt.Errorf("cannot tell whether volume %s is in use: %w", id, err)
 		}
 		for _, m := range rec.Instance.Mounts {
 			if m.Kind != "volume" || m.Source != id {

@@ -84,6 +84,7 @@ func (n *Net) observe() (Observed, error) {
 		if !known || !slices.Contains(addrs, address{l.index, gateway}) {
 			state.Missing = append(state.Missing, "address")
 		}
+		state.CIDR = gateway.Masked()
 		w := runtime.Network{ID: id, Gateway: gateway.Addr(), Internet: internet}
 		if !intact || !known || !holds(held, s.perNetwork(), l.name, s.network(l.name, w)) {
 			state.Missing = append(state.Missing, "rules")

@@ -62,7 +62,7 @@ func (h *Host) Inspect(ctx context.Context, id string) (s runtime.InstanceState,
 func (h *Host) state(in *instance) runtime.InstanceState {
 	s := runtime.InstanceState{ID: in.spec.ID, Mark: in.spec.Mark}
 	if in.unknown != "" {
-		s.Unknown = in.unknown
+		s.Unknown, s.Released = in.unknown, in.released
 		return s
 	}
 	s.Released, s.Noted = in.released, in.note != nil
@@ -124,7 +124,7 @@ func (p *parts) named(name string) *bool {
 }
 
 func (n *network) state() runtime.NetworkState {
-	s := runtime.NetworkState{ID: n.spec.ID, Exists: n.bridge}
+	s := runtime.NetworkState{ID: n.spec.ID, Exists: n.bridge, CIDR: n.spec.CIDR}
 	if !n.bridge {
 		s.Missing = append(s.Missing, "bridge")
 	}
