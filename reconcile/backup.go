@@ -1,12 +1,16 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"time"
 
 	"pinfold/config"
@@ -29,7 +33,7 @@ type VerifyResult struct {
 	// Backup is the newest sound one of the state dir; null when there is none, or
 	// another file than the state was verified.
 	Backup *string `json:"backup"`
-	// Advice says what to do about a state that is not sound.
+	// Advice says what to do about a state that is not sound, in lines.
 	Advice string `json:"advice,omitempty"`
 }
 
@@ -53,8 +57,9 @@ type BackupResult struct {
 
 // RestoreRequest asks to put a backup in the place of the state.
 type RestoreRequest struct {
-	File  string
-	Force bool // also one of another lineage, where nothing of this one is left
+	File   string
+	Force  bool // also one of another lineage, where nothing of this one is left
+	DryRun bool // say what would be, change nothing
 }
 
 // RestoreResult is `state restore -json`.
@@ -66,41 +71,60 @@ type RestoreResult struct {
 	Serial        uint64         `json:"serial"` // beyond the backup's and the old one's
 	Documents     map[string]int `json:"documents"`
 	Aside         *string        `json:"aside"` // where the old file is now; null: there was none
+	// BackupAt is when the backup was made, or the last that it tells of happened
+	// where its name does not say; null: not known. What was changed, renewed or
+	// held since then is forgotten.
+	BackupAt *time.Time `json:"backup_at"`
+	// Unrecorded are the instances on this host that it knows nothing of.
+	Unrecorded []string `json:"unrecorded"`
 }
 
 // documentCheck tells which documents cannot be read as what they are.
 func documentCheck() state.Check {
-	known := blocks{known: map[string]*block{}}
-	as := func(doc []byte, v any) error { return json.Unmarshal(doc, v) }
+	known := newDocuments()
 	return func(bucket, key string, doc []byte) error {
-		switch bucket {
-		case state.Blocks: // they come before the sandboxes
-			var s storedBlock
-			if err := as(doc, &s); err != nil {
-				return err
-			}
-			b, err := blockOf(s)
-			known.known[key] = b
-			return err
-		case state.Sandboxes:
-			return known.decode(doc, new(plan.Sandbox))
-		case state.Networks:
-			return as(doc, new(plan.Network))
-		case state.Volumes:
-			return as(doc, new(plan.Volume))
-		case state.Images:
-			return as(doc, new(plan.Image))
-		case state.Outputs:
-			return as(doc, new(config.Output))
-		case state.Ended:
-			return as(doc, new(plan.Ended))
-		case state.Journal:
-			return as(doc, new(Intent))
-		case state.History:
-			return as(doc, new(Event))
-		}
-		return nil
+		_, err := known.read(bucket, key, doc)
+		return err
 	}
+}
+
+// documents reads those of a whole state, in the order in which they lie there:
+// blocks come before the sandboxes that stand on them.
+type documents struct{ blocks blocks }
+
+func newDocuments() *documents { return &documents{blocks{known: map[string]*block{}}} }
+
+// read returns the document as what it is in its bucket; nil in one that is not known.
+func (d *documents) read(bucket, key string, doc []byte) (v any, err error) {
+	switch bucket {
+	case state.Blocks:
+		var s storedBlock
+		if err := json.Unmarshal(doc, &s); err != nil {
+			return nil, err
+		}
+		d.blocks.known[key], err = blockOf(s)
+		return nil, err
+	case state.Sandboxes:
+		rec := new(plan.Sandbox)
+		return rec, d.blocks.decode(doc, rec)
+	case state.Networks:
+		v = new(plan.Network)
+	case state.Volumes:
+		v = new(plan.Volume)
+	case state.Images:
+		v = new(plan.Image)
+	case state.Outputs:
+		v = new(config.Output)
+	case state.Ended:
+		v = new(plan.Ended)
+	case state.Journal:
+		v = new(Intent)
+	case state.History:
+		v = new(Event)
+	default:
+		return nil, nil
+	}
+	return v, json.Unmarshal(doc, v)
 }
 
 // Verify reads the whole state file, by the agent that has it open or here, or
@@ -124,14 +148,25 @@ func Verify(ctx context.Context, o OpenOptions, file string) (*VerifyResult, err
 		defer service.Close()
 		return service.Verify(ctx)
 	}
-	if err := bereft(o.StateDir); err != nil {
+	if left, what, err := bereaved(o.StateDir); err != nil {
 		return nil, errorOf(err)
+	} else if what != "" {
+		return verifiedState(&state.Report{
+			Path: statePath(o.StateDir), Lineage: left.Lineage, Documents: map[string]int{},
+			Problems: []string{"it is missing, but " + what + " are in " + o.StateDir},
+		}, false), nil
 	}
 	r, err := state.Verify(ctx, state.Options{Dir: o.StateDir, Verb: o.Verb, Wait: o.LockWait}, documentCheck())
 	if err != nil {
 		return nil, errorOf(servedElsewhere(err, o))
 	}
-	return verifiedState(r), nil
+	res := verifiedState(r, false)
+	if err := atOdds(o.StateDir, r.Lineage); err != nil {
+		problem, advice, _ := strings.Cut(err.Error(), "\n")
+		res.Sound, res.Problems = false, append(res.Problems, problem)
+		res.Advice = strings.TrimPrefix(res.Advice+"\n"+advice, "\n")
+	}
+	return res, nil
 }
 
 // agentServes tells whether an agent answers in the run dir.
@@ -146,7 +181,7 @@ func (e *Engine) Verify(context.Context) (*VerifyResult, error) {
 	if err != nil {
 		return nil, errorOf(err)
 	}
-	return verifiedState(r), nil
+	return verifiedState(r, e.by == byAgent), nil
 }
 
 func verified(r *state.Report) *VerifyResult {
@@ -160,8 +195,8 @@ func verified(r *state.Report) *VerifyResult {
 	return res
 }
 
-// verifiedState adds what can be done for the state.
-func verifiedState(r *state.Report) *VerifyResult {
+// verifiedState adds what can be done for the state; served: an agent has it.
+func verifiedState(r *state.Report, served bool) *VerifyResult {
 	res := verified(r)
 	dir := filepath.Dir(r.Path)
 	backup := state.NewestSound(dir)
@@ -169,7 +204,7 @@ func verifiedState(r *state.Report) *VerifyResult {
 		res.Backup = &backup.Path
 	}
 	if !res.Sound {
-		res.Advice = state.Recovery(dir, backup)
+		res.Advice = state.Recovery(dir, backup, served)
 	}
 	return res
 }
@@ -208,7 +243,15 @@ func Restore(ctx context.Context, o OpenOptions, r RestoreRequest) (*RestoreResu
 	if err != nil {
 		return nil, errorOf(err)
 	}
-	done, err := state.Restore(ctx, state.Options{Dir: o.StateDir, Verb: o.Verb, Wait: o.LockWait}, r.File, lineage, r.Force, documentCheck())
+	here, err := instancesIn(o.StateDir)
+	if err != nil {
+		return nil, errorOf(err)
+	}
+	var told testimony
+	done, err := state.Restore(ctx, state.Options{Dir: o.StateDir, Verb: o.Verb, Wait: o.LockWait}, state.Restoration{
+		Backup: r.File, Lineage: lineage, Force: r.Force, DryRun: r.DryRun, Check: told.check(),
+		Fill: func(tx state.Tx) error { return told.restored(tx, r.File, time.Now()) },
+	})
 	if err != nil {
 		return nil, errorOf(servedElsewhere(err, o))
 	}
@@ -219,8 +262,95 @@ func Restore(ctx context.Context, o OpenOptions, r RestoreRequest) (*RestoreResu
 	if done.Aside != "" {
 		res.Aside = &done.Aside
 	}
+	if at := cmp.Or(done.Backup.At, told.last); !at.IsZero() {
+		at = at.UTC()
+		res.BackupAt = &at
+	}
+	res.Unrecorded = told.unrecorded(here)
 	return res, nil
 }
+
+// testimony is what a backup tells of, heard while it is checked.
+type testimony struct {
+	sandboxes []plan.Sandbox
+	last      time.Time // the newest event
+}
+
+func (x *testimony) check() state.Check {
+	known := newDocuments()
+	return func(bucket, key string, doc []byte) error {
+		into, err := known.read(bucket, key, doc)
+		if err != nil {
+			return err
+		}
+		switch v := into.(type) {
+		case *plan.Sandbox:
+			x.sandboxes = append(x.sandboxes, *v)
+		case *Event:
+			if v.At.After(x.last) {
+				x.last = v.At
+			}
+		}
+		return nil
+	}
+}
+
+// restored notes in the history of each sandbox that its record is an older one.
+func (x *testimony) restored(tx state.Tx, file string, now time.Time) error {
+	for _, rec := range x.sandboxes {
+		ev := Event{At: now, Type: "restored", Address: rec.Address, UID: rec.UID, Reason: "state restored", Message: "its record is that of " + file, By: byOperator}
+		if rec.Instance != nil {
+			ev.Instance = rec.Instance.ID
+		}
+		doc, err := json.Marshal(ev)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.Append(state.History, doc); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unrecorded are those of the instances that no sandbox has.
+func (x *testimony) unrecorded(instances []string) []string {
+	known := map[string]bool{}
+	for _, rec := range x.sandboxes {
+		if rec.Instance != nil {
+			known[rec.Instance.ID] = true
+		}
+		known[rec.CarryFrom] = true
+		for _, id := range rec.Doomed {
+			known[id] = true
+		}
+	}
+	ids := []string{}
+	for _, id := range instances {
+		if !known[id] {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// instancesIn lists the instances that have a directory in the state dir.
+func instancesIn(stateDir string) (ids []string, err error) {
+	dir := filepath.Join(stateDir, "instances")
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("cannot list what is in %s: %w", dir, err)
+	}
+	for _, e := range entries {
+		if e.IsDir() && instanceName.MatchString(e.Name()) {
+			ids = append(ids, e.Name())
+		}
+	}
+	return ids, nil
+}
+
+// instanceName is the name of an instance's directory; others there are not ours.
+var instanceName = regexp.MustCompile(`^[0-9a-f]{12}$`)
 
 // restorable refuses a backup of another lineage where anything of the state dir's
 // own is left, force or not, and returns that lineage.

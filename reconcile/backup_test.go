@@ -100,7 +100,7 @@ func TestVerifyAndBackupThroughTheSocket(t *testing.T) {
 	if err != nil || v.Sound || !slices.Equal(v.Problems, []string{`networks "network.n": its checksum does not match`}) {
 		t.Errorf("damaged: %+v, %v", v, err)
 	}
-	if !strings.Contains(v.Advice, "pinfold state restore "+own.Path) || !strings.Contains(v.Advice, "pinfold state rebuild") {
+	if !strings.HasPrefix(v.Advice, "stop the agent first, then\n'pinfold state rebuild' ") || !strings.Contains(v.Advice, "\n'pinfold state restore "+own.Path+"' goes back to ") {
 		t.Errorf("the advice is %q", v.Advice)
 	}
 	_, err = c.Backup(ctx, BackupRequest{})
@@ -224,7 +224,29 @@ func TestRestore(t *testing.T) {
 	if err := os.Truncate(path, 5000); err != nil {
 		t.Fatal(err)
 	}
+	// Two that came since, and what is no instance.
+	for _, name := range []string{"0123456789ab", "ba9876543210", "other"} {
+		if err := os.MkdirAll(filepath.Join(l.state, "instances", name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(l.state, "lineage"), []byte(backup.Lineage), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	would, err := Restore(ctx, o, RestoreRequest{File: backup.Path, DryRun: true})
+	if err != nil || would.Aside != nil || would.BackupAt == nil || time.Since(*would.BackupAt) > time.Minute || !slices.Equal(would.Unrecorded, []string{"0123456789ab", "ba9876543210"}) {
+		t.Fatalf("%+v, %v", would, err)
+	}
+	if fi, err := os.Stat(path); err != nil || fi.Size() != 5000 {
+		t.Errorf("a dry run left %v, %v", fi, err)
+	}
 	res, err := Restore(ctx, o, RestoreRequest{File: backup.Path})
+	if err := os.RemoveAll(filepath.Join(l.state, "instances")); err != nil {
+		t.Fatal(err)
+	}
+	if err == nil && !slices.Equal(res.Unrecorded, would.Unrecorded) {
+		t.Errorf("without a record are %q", res.Unrecorded)
+	}
 	if err != nil || res.Serial <= backup.Serial || res.Aside == nil || res.Lineage != backup.Lineage || res.Path != path {
 		t.Fatalf("%+v, %v", res, err)
 	}
@@ -235,6 +257,10 @@ func TestRestore(t *testing.T) {
 		t.Errorf("%+v, %v", v, err)
 	}
 	e = l.open("apply")
+	events, err := e.Events(ctx, EventsRequest{Types: []string{"restored"}})
+	if err != nil || len(events.Events) != 2 || events.Events[0].Address != "sandbox.a" || events.Events[0].Instance == "" || !strings.Contains(events.Events[0].Message, backup.Path) {
+		t.Errorf("%+v, %v", events, err)
+	}
 	l.apply(e, plan.Options{}) // b was resumed since
 	l.nothingToDo(e)
 	if now := *l.view(e, "sandbox.a").PID; now != pid {
@@ -282,4 +308,40 @@ func TestRestoreOfAnotherLineage(t *testing.T) {
 	}
 	_, err = Verify(ctx, OpenOptions{StateDir: t.TempDir(), RunDir: t.TempDir(), Verb: "state verify"}, "")
 	l.refused(err, Internal, "no state yet")
+}
+
+// A copy whose name tells no instant is as of the last event in it; one that tells of
+// nothing is of no known instant.
+func TestInstantOfABackup(t *testing.T) {
+	ctx := context.Background()
+	dir := t.TempDir()
+	s, err := state.Open(ctx, state.Options{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	last := time.Date(2026, 12, 1, 8, 0, 0, 0, time.UTC)
+	for _, at := range []*time.Time{nil, &last} {
+		if at != nil {
+			err := s.Update(func(tx state.Tx) error {
+				_, err := tx.Append(state.History, []byte(`{"at":"2026-12-01T08:00:00Z","type":"create"}`))
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		f, err := os.Create(filepath.Join(t.TempDir(), "mine.db"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.BackupTo(f, f.Name()); err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+		res, err := Restore(ctx, OpenOptions{StateDir: t.TempDir(), RunDir: t.TempDir()}, RestoreRequest{File: f.Name(), DryRun: true})
+		if err != nil || !reflect.DeepEqual(res.BackupAt, at) || res.Unrecorded == nil {
+			t.Errorf("%+v, %v", res, err)
+		}
+	}
 }

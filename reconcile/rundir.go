@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -24,6 +25,9 @@ const metaRunDir = "run_dir"
 func bindRunDir(store state.Store, o OpenOptions) error {
 	if store.Lineage() == "" {
 		return nil // nothing is there, and nothing will be made
+	}
+	if err := atOdds(o.StateDir, store.Lineage()); err != nil {
+		return err
 	}
 	var have string
 	if err := store.View(func(tx state.Tx) error { have = tx.Meta(metaRunDir); return nil }); err != nil {
@@ -87,20 +91,47 @@ func some(list []string) string {
 // bereft refuses a state dir whose state.db is gone while instances or volumes of
 // its lineage are there: a new state would neither know nor own them.
 func bereft(stateDir string) error {
+	left, what, err := bereaved(stateDir)
+	if err != nil || what == "" {
+		return err
+	}
+	return &Error{Kind: Invalid, Message: fmt.Sprintf(
+		"%s is missing, but %s are in %s (lineage %s); nothing was changed\n%s\nor begin beside them with another -state-dir and -run-dir",
+		statePath(stateDir), what, stateDir, left.Lineage, state.Recovery(stateDir, state.NewestSound(stateDir), false))}
+}
+
+// bereaved says what is left in a state dir whose state.db is gone; what is empty
+// where state.db is there, or nothing is left.
+func bereaved(stateDir string) (left host.Left, what string, err error) {
 	path := statePath(stateDir)
 	missing := func() bool { _, err := os.Lstat(path); return errors.Is(err, fs.ErrNotExist) }
 	if !missing() {
-		return nil
+		return left, "", nil
 	}
-	left, err := host.LeftIn(stateDir)
+	left, err = host.LeftIn(stateDir)
 	if err != nil || len(left.Instances)+left.Volumes == 0 || !missing() { // somebody may just have made it
+		return left, "", err
+	}
+	if len(left.Instances) > 0 {
+		return left, "instances of " + some(left.Instances) + ", which may be running,", nil
+	}
+	return left, "data of its volumes", nil
+}
+
+// atOdds refuses a state dir whose file lineage names another state than state.db
+// is, while instances or volumes are there: whose they are is not certain.
+func atOdds(stateDir, lineage string) error {
+	owner, err := host.Owner(stateDir)
+	if err != nil || lineage == "" || owner == "" || owner == lineage {
 		return err
 	}
-	what := "data of its volumes"
-	if len(left.Instances) > 0 {
-		what = "instances of " + some(left.Instances) + ", which may be running,"
+	left, err := host.LeftIn(stateDir)
+	if err != nil || len(left.Instances)+left.Volumes == 0 {
+		return err
 	}
-	return &Error{Kind: Invalid, Message: fmt.Sprintf(
-		"%s is missing, but %s are in %s (lineage %s); put the file back from a backup (pinfold state restore), or make it anew from what is there (pinfold state rebuild), or begin beside them with another -state-dir and -run-dir; nothing was changed",
-		path, what, stateDir, left.Lineage)}
+	file, path := filepath.Join(stateDir, "lineage"), statePath(stateDir)
+	return &Error{Kind: Invalid, Message: fmt.Sprintf(`%s and %s disagree: the one says %q, the other is lineage %s; nothing was changed
+if somebody changed the file lineage, put back what it said: echo %s >%s
+if somebody put another state's state.db there, move that away: 'pinfold state restore FILE' or 'pinfold state rebuild' then brings back the right one`,
+		file, path, owner, lineage, lineage, file)}
 }

@@ -158,7 +158,7 @@ func TestStateFileMissingBesideInstances(t *testing.T) {
 	put("instances/ba9876543210/instance.json", `damaged`)
 	for _, readOnly := range []bool{true, false} {
 		_, err := Open(context.Background(), OpenOptions{StateDir: dir, RunDir: runDir, ReadOnly: readOnly, Verb: "list"})
-		for _, words := range []string{filepath.Join(dir, "state.db") + " is missing", "ba9876543210, sandbox.a", "0123-4567", "put the file back"} {
+		for _, words := range []string{filepath.Join(dir, "state.db") + " is missing", "ba9876543210, sandbox.a", "0123-4567", "\n'pinfold state rebuild' makes", "there is no sound backup in "} {
 			l.refused(err, Invalid, words)
 		}
 	}
@@ -168,11 +168,55 @@ func TestStateFileMissingBesideInstances(t *testing.T) {
 			t.Errorf("%s was made: %v", path, err)
 		}
 	}
+	v, err := Verify(context.Background(), OpenOptions{StateDir: dir, RunDir: runDir, Verb: "state verify"}, "")
+	if err != nil || v.Sound || v.Backup != nil || v.Path != filepath.Join(dir, "state.db") || len(v.Problems) != 1 || !strings.HasPrefix(v.Problems[0], "it is missing, but instances of ") || !strings.HasPrefix(v.Advice, "'pinfold state rebuild' ") {
+		t.Errorf("verify: %+v, %v", v, err)
+	}
 	if err := os.RemoveAll(filepath.Join(dir, "instances")); err != nil {
 		t.Fatal(err)
 	}
 	put("volumes/0123456789ab/file", "data")
 	l.refused(bereft(dir), Invalid, "volumes")
+}
+
+// The file lineage says whose the instances are: where it and state.db disagree,
+// nothing is done, and verify tells.
+func TestLineageAtOdds(t *testing.T) {
+	l := &lab{t: t}
+	ctx := context.Background()
+	dir, runDir := t.TempDir(), filepath.Join(t.TempDir(), "run")
+	s, err := state.Open(ctx, state.Options{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := s.Lineage()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	instance := filepath.Join(dir, "instances", "0123456789ab")
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "lineage"), []byte("another\n"), 0o600), os.MkdirAll(instance, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	o := OpenOptions{StateDir: dir, RunDir: runDir, Verb: "list"}
+	for _, readOnly := range []bool{true, false} {
+		o.ReadOnly = readOnly
+		_, err := Open(ctx, o)
+		for _, words := range []string{
+			dir + "/lineage and " + dir + `/state.db disagree: the one says "another", the other is lineage ` + own + "; nothing was changed\n",
+			"echo " + own + " >" + dir + "/lineage\n", "'pinfold state restore FILE'",
+		} {
+			l.refused(err, Invalid, words)
+		}
+	}
+	if v, err := Verify(ctx, o, ""); err != nil || v.Sound || len(v.Problems) != 1 || !strings.Contains(v.Problems[0], "disagree") || !strings.Contains(v.Advice, "echo "+own) {
+		t.Errorf("%+v, %v", v, err)
+	}
+	if err := os.Remove(instance); err != nil { // nothing is at stake
+		t.Fatal(err)
+	}
+	if v, err := Verify(ctx, o, ""); err != nil || !v.Sound || v.Advice != "" {
+		t.Errorf("%+v, %v", v, err)
+	}
 }
 
 // An agent whose state.db somebody took away serves nobody and looks after nothing,

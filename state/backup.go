@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ import (
 //	state-20261201T080000Z-17.db                   of each day, the keepDaily newest are kept
 //	state-20261201T080000Z-17-before-schema-2.db   before a conversion, keepConverted are kept
 //	state-20261201T080000Z-17-manual.db            asked for; nobody but the user deletes them
+//	state-20261201T080000Z-17-manual-2.db          the second of that second
 //
 // Each is made of one commit, synced, and read whole before it gets its name. One
 // that cannot be made is worth a warning; it never stops anybody's work.
@@ -49,9 +51,29 @@ type BackupFile struct {
 	At     time.Time
 	Serial uint64
 	kind   string
+	nth    int // of those that would have one name
 }
 
-var backupName = regexp.MustCompile(`^state-(\d{8}T\d{6}Z)-(\d+)((?:-manual|-before-schema-)?)\d*\.db$`)
+var backupName = regexp.MustCompile(`^state-(\d{8}T\d{6}Z)-(\d+)(-manual|-before-schema-\d+|)(?:-(\d+))?\.db$`)
+
+// backupFile reads the name of a backup.
+func backupFile(path string) (b BackupFile, ok bool) {
+	m := backupName.FindStringSubmatch(filepath.Base(path))
+	if m == nil {
+		return b, false
+	}
+	b = BackupFile{Path: path, kind: m[3], nth: 1}
+	if strings.HasPrefix(b.kind, converted) {
+		b.kind = converted
+	}
+	var err, err2, err3 error
+	b.At, err = time.Parse(stampLayout, m[1])
+	b.Serial, err2 = strconv.ParseUint(m[2], 10, 64)
+	if m[4] != "" {
+		b.nth, err3 = strconv.Atoi(m[4])
+	}
+	return b, errors.Join(err, err2, err3) == nil
+}
 
 // Backups lists the backups of a state dir, newest first.
 func Backups(stateDir string) ([]BackupFile, error) {
@@ -62,21 +84,12 @@ func Backups(stateDir string) ([]BackupFile, error) {
 	}
 	var all []BackupFile
 	for _, e := range entries {
-		m := backupName.FindStringSubmatch(e.Name())
-		if m == nil {
-			continue
-		}
-		at, err := time.Parse(stampLayout, m[1])
-		serial, err2 := strconv.ParseUint(m[2], 10, 64)
-		if err == nil && err2 == nil {
-			all = append(all, BackupFile{Path: filepath.Join(dir, e.Name()), At: at, Serial: serial, kind: m[3]})
+		if b, ok := backupFile(filepath.Join(dir, e.Name())); ok {
+			all = append(all, b)
 		}
 	}
 	slices.SortStableFunc(all, func(a, b BackupFile) int {
-		if c := b.At.Compare(a.At); c != 0 {
-			return c
-		}
-		return strings.Compare(b.Path, a.Path)
+		return cmp.Or(b.At.Compare(a.At), cmp.Compare(b.Serial, a.Serial), cmp.Compare(b.nth, a.nth), strings.Compare(b.Path, a.Path))
 	})
 	return all, nil
 }
@@ -186,9 +199,11 @@ func (s *store) backup(kind, detail string) (*Report, error) {
 		os.Remove(fresh)
 		return nil, err
 	}
-	now := time.Now().UTC()
-	r.Path = filepath.Join(dir, fmt.Sprintf("state-%s-%d%s%s.db", now.Format(stampLayout), r.Serial, kind, detail))
-	err = os.Rename(fresh, r.Path)
+	r.At = time.Now().UTC().Truncate(time.Second)
+	r.Path, err = freeName(filepath.Join(dir, fmt.Sprintf("state-%s-%d%s%s", r.At.Format(stampLayout), r.Serial, kind, detail)))
+	if err == nil {
+		err = os.Rename(fresh, r.Path)
+	}
 	if err == nil {
 		err = syncDir(dir)
 	}
@@ -197,6 +212,17 @@ func (s *store) backup(kind, detail string) (*Report, error) {
 		return nil, explain(r.Path, "write", err)
 	}
 	return r, rotate(filepath.Dir(s.path), kind, r.Path)
+}
+
+// freeName is a name for a backup that no other has: the caller has the lock.
+func freeName(stem string) (string, error) {
+	path := stem + ".db"
+	for n := 2; ; n++ {
+		if none, err := missing(path); none || err != nil {
+			return path, err
+		}
+		path = fmt.Sprintf("%s-%d.db", stem, n)
+	}
 }
 
 // lockBackups makes the directory, or checks the one that is there, and locks it
@@ -256,7 +282,7 @@ func (s *store) BackupTo(f *os.File, path string) (*Report, error) {
 	}
 	r := report(f, path, s.reads, nil)
 	if !r.Sound() {
-		return nil, damaged(s.path, some(r.Problems))
+		return nil, s.damaged(some(r.Problems))
 	}
 	return r, nil
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -377,5 +378,35 @@ func TestHalfMadeBackupIsMadeAnew(t *testing.T) {
 	}
 	if left := names(t, filepath.Join(dir, backupsName)); len(left) != 1 || filepath.Base(r.Path) != left[0] {
 		t.Errorf("in backups are %q", left)
+	}
+}
+
+// Two in one second are two, and the later one is the newer.
+func TestBackupsOfOneSecond(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := open(t, dir)
+	defer s.Close()
+	fill(t, s)
+	var made []string // newest first
+	for range 12 {
+		r, err := s.Backup()
+		if err != nil {
+			t.Fatal(err)
+		}
+		made = slices.Insert(made, 0, r.Path)
+	}
+	var have []string
+	for _, b := range backups(t, dir) {
+		if b.kind != manual || b.Serial != 1 {
+			t.Errorf("%+v", b)
+		}
+		have = append(have, b.Path)
+	}
+	if !slices.Equal(have, made) {
+		t.Errorf("there are\n%s\nnot\n%s", strings.Join(have, "\n"), strings.Join(made, "\n"))
+	}
+	if !regexp.MustCompile(`(?m)-1-manual-\d+\.db$`).MatchString(strings.Join(made, "\n")) {
+		t.Errorf("no two were of one second: %q", made)
 	}
 }

@@ -156,14 +156,14 @@ func TestForeignFilesAreRefused(t *testing.T) {
 		is   error
 		says []string
 	}{
-		"empty":         {nil, ErrNotState, []string{"it is empty", "nothing was changed", "backup"}},
+		"empty":         {nil, ErrDamaged, []string{"it is empty", "nothing was changed", "backup"}},
 		"text":          {[]byte("hello\n"), ErrNotState, []string{"too short"}},
 		"zeros":         {make([]byte, 1<<20), ErrNotState, []string{"not a bbolt file"}},
 		"elf":           {elf(t), ErrNotState, []string{"not a bbolt file"}},
 		"bare bbolt":    {foreign(func(*bolt.Tx) error { return nil }), ErrNotState, []string{"another program"}},
 		"other bbolt":   {foreign(bucket("meta", "x", "y")), ErrNotState, []string{"another program"}},
 		"odd schema":    {foreign(bucket("meta", "schema", "one")), ErrNotState, []string{`"one"`}},
-		"no buckets":    {foreign(bucket("meta", "schema", "1")), ErrNotState, []string{"bucket sandboxes is missing"}},
+		"no buckets":    {foreign(bucket("meta", "schema", "1")), ErrDamaged, []string{"bucket sandboxes is missing"}},
 		"newer schema":  {foreign(bucket("meta", "schema", "2")), ErrSchema, []string{"schema 2", "reads schema 1", "upgrade pinfold"}},
 		"older schema":  {foreign(bucket("meta", "schema", "0")), ErrSchema, []string{"schema 0", "reads schema 1", "older pinfold"}},
 		"later release": {foreign(bucket("meta", "schema", "12")), ErrSchema, []string{"schema 12"}},
@@ -214,7 +214,11 @@ func TestCutFiles(t *testing.T) {
 		if n >= len(file) {
 			continue
 		}
-		if _, _, err := probe(t, dir, fmt.Sprintf("cut to %d", n), file[:n], n%2 == 0); !errors.Is(err, ErrNotState) {
+		want := ErrDamaged
+		if n > 0 && n < pageHeader+metaSize { // what it was cannot be told
+			want = ErrNotState
+		}
+		if _, _, err := probe(t, dir, fmt.Sprintf("cut to %d", n), file[:n], n%2 == 0); !errors.Is(err, want) {
 			t.Errorf("cut to %d of %d: %v", n, len(file), err)
 		}
 	}
@@ -228,7 +232,7 @@ func TestBothMetaPagesFlipped(t *testing.T) {
 		bad := bytes.Clone(file)
 		bad[off] ^= 0x10
 		bad[4096+off] ^= 0x10
-		if _, _, err := probe(t, dir, fmt.Sprintf("byte %d of both meta pages", off), bad, off%2 == 0); !errors.Is(err, ErrNotState) {
+		if _, _, err := probe(t, dir, fmt.Sprintf("byte %d of both meta pages", off), bad, off%2 == 0); !errors.Is(err, ErrNotState) && !errors.Is(err, ErrDamaged) {
 			t.Errorf("byte %d: %v", off, err)
 		}
 	}
@@ -374,7 +378,7 @@ func TestFileCutDuringACommit(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Errorf("closing: %v", err)
 	}
-	if _, err := Open(context.Background(), Options{Dir: dir}); !errors.Is(err, ErrNotState) {
+	if _, err := Open(context.Background(), Options{Dir: dir}); !errors.Is(err, ErrDamaged) {
 		t.Errorf("opening again: %v", err)
 	}
 }
@@ -434,5 +438,18 @@ func TestFaultInsideBolt(t *testing.T) {
 	}
 	if r, err := s.Verify(nil); err != nil || r.Sound() {
 		t.Errorf("verifying: %+v, %v", r, err)
+	}
+}
+
+// A key of meta that became another is no absent one.
+func TestMetaKeyFlipped(t *testing.T) {
+	t.Parallel()
+	file, _, _ := sample(t)
+	bad := bytes.ReplaceAll(file, []byte("config_dir"), []byte("conbig_dir"))
+	if bytes.Equal(bad, file) {
+		t.Fatal("there is no such key")
+	}
+	if opened, _, err := probe(t, t.TempDir(), "config_dir", bad, false); opened || !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), `meta "conbig_dir": its checksum does not match`) {
+		t.Errorf("opened %v, %v", opened, err)
 	}
 }

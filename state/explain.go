@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,31 +16,60 @@ func noState(path string) error {
 }
 
 func notState(path string, why error) error {
-	return fmt.Errorf("cannot open state %s: %w: %w; nothing was changed: %s", path, ErrNotState, why, advice(path))
+	return fmt.Errorf("cannot open state %s: %w: %w; nothing was changed\n%s", path, ErrNotState, why, advice(path, false))
+}
+
+// unsound is of a state of ours that cannot be opened.
+func unsound(path, why string) error {
+	return fmt.Errorf("cannot open state %s: %w: %s; nothing was changed\n%s", path, ErrDamaged, why, advice(path, false))
 }
 
 func schemaLater(path string, schema int) error {
 	return fmt.Errorf("cannot open state %s: %w: it has schema %d, this pinfold reads schema %d; a newer pinfold wrote it: upgrade pinfold on this host, or use another -state-dir; nothing was changed", path, ErrSchema, schema, Schema)
 }
 
-func damaged(path, what string) error {
-	return fmt.Errorf("cannot read state %s: %w: %s; %s", path, ErrDamaged, what, advice(path))
+// damaged is of a state that was opened, and cannot be read as it was written.
+func (s *store) damaged(what string) error {
+	return fmt.Errorf("cannot read state %s: %w: %s\n%s", s.path, ErrDamaged, what, advice(s.path, s.served))
 }
 
-// advice says what to do about a state that cannot be read.
-func advice(path string) string {
+// advice says what to do about a state that cannot be read, in lines.
+func advice(path string, served bool) string {
 	dir := filepath.Dir(path)
-	return "'pinfold state verify' tells all that is wrong with it; " + Recovery(dir, NewestSound(dir))
+	return "'pinfold state verify' tells all that is wrong with it\n" + Recovery(dir, NewestSound(dir), served)
 }
 
-// Recovery says how a state comes back, from its newest sound backup if there is
-// one.
-func Recovery(stateDir string, backup *Report) string {
-	const anew = "'pinfold state rebuild' makes the records anew from what is on this host"
-	if backup == nil {
-		return fmt.Sprintf("there is no sound backup in %s; %s, or put a backup from elsewhere in its place with 'pinfold state restore FILE'", filepath.Join(stateDir, backupsName), anew)
+// Recovery says how a state comes back, in lines, the way that loses least first:
+// anew from the host, else from its newest sound backup if there is one. served:
+// an agent has it.
+func Recovery(stateDir string, backup *Report, served bool) string {
+	var lines []string
+	if served {
+		lines = append(lines, "stop the agent first, then")
 	}
-	return fmt.Sprintf("'pinfold state restore %s' puts the newest sound backup in its place; without it, %s", backup.Path, anew)
+	lines = append(lines, "'pinfold state rebuild' makes the records anew from what is on this host: it keeps everything that runs, as it is now")
+	if backup != nil {
+		lines = append(lines, fmt.Sprintf("'pinfold state restore %s' goes back to %s (%s): it forgets what was changed, renewed or held since then",
+			backup.Path, backup.At.UTC().Format(time.RFC3339), ago(time.Since(backup.At))))
+	} else {
+		lines = append(lines, fmt.Sprintf("there is no sound backup in %s; 'pinfold state restore FILE' takes one from elsewhere", filepath.Join(stateDir, backupsName)))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// ago is how old a backup is, in the largest unit that fits twice.
+func ago(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "by a clock that was ahead"
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds ago", d/time.Second)
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm ago", d/time.Minute)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh ago", d/time.Hour)
+	}
+	return fmt.Sprintf("%d days ago", d/(24*time.Hour))
 }
 
 // explain wraps an error of bbolt or of the disk with what could not be done.

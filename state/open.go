@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,9 +20,10 @@ const fileName = "state.db"
 
 // Open opens the state of o.Dir, and makes it when there is none and o.ReadOnly
 // is false. It waits at most o.Wait for another process (0: tries once) and no
-// longer than ctx, then returns a *LockedError or ctx's cause. The whole file is
+// longer than ctx, then returns a *LockedError or ctx's cause. Every page in use is
 // checked before the first byte may be written, so a refused file is never
-// changed: ErrNotState, ErrSchema.
+// changed: ErrNotState, ErrDamaged, ErrSchema. A document's checksum is checked
+// when that is read.
 func Open(ctx context.Context, o Options) (Store, error) {
 	return openAs(ctx, o, current)
 }
@@ -42,7 +44,7 @@ func openAs(ctx context.Context, o Options, format format) (Store, error) {
 		release(f)
 		return nil, err
 	}
-	s.holder = holder
+	s.holder, s.served = holder, strings.HasPrefix(o.Verb, "agent")
 	if !o.ReadOnly {
 		if _, err := s.BackupDaily(); err != nil {
 			o.warn(err)
@@ -98,9 +100,9 @@ func openLocked(ctx context.Context, lock lockWait, readOnly bool) (*os.File, er
 			}
 			continue
 		case errors.Is(err, unix.ELOOP):
-			return nil, notState(lock.path, errors.New("it is a symbolic link"))
+			return nil, notState(lock.path, errors.New(isLink))
 		case errors.Is(err, unix.EISDIR), errors.Is(err, unix.ENXIO):
-			return nil, notState(lock.path, errors.New("it is not a regular file"))
+			return nil, notState(lock.path, errors.New(isNoFile))
 		case err != nil:
 			return nil, fmt.Errorf("cannot open state %s: %w; run as root, or choose another -state-dir", lock.path, bare(err))
 		}
@@ -123,7 +125,7 @@ func lockFile(ctx context.Context, lock lockWait, f *os.File, how int) (same boo
 		return false, fmt.Errorf("cannot look at state %s: %w", lock.path, bare(err))
 	}
 	if !have.Mode().IsRegular() {
-		return false, notState(lock.path, errors.New("it is not a regular file"))
+		return false, notState(lock.path, errors.New(isNoFile))
 	}
 	if err := lock.acquire(ctx, f, how); err != nil {
 		return false, err
@@ -142,7 +144,10 @@ func openBolt(f *os.File, path string, o Options, format format) (*store, error)
 		if errors.Is(err, errIO) {
 			return nil, fmt.Errorf("cannot read state %s: %w", path, err)
 		}
-		return nil, notState(path, err)
+		if errors.Is(err, errForeign) {
+			return nil, notState(path, err)
+		}
+		return nil, unsound(path, strings.TrimPrefix(err.Error(), "it is damaged: "))
 	}
 	db, err := boltOn(f, path, o.ReadOnly)
 	if err != nil {
@@ -182,7 +187,7 @@ func openBolt(f *os.File, path string, o Options, format format) (*store, error)
 func boltOn(f *os.File, path string, readOnly bool) (db *bolt.DB, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = notState(path, fmt.Errorf("it is damaged: %v", p))
+			err = unsound(path, fmt.Sprint(p))
 		}
 	}()
 	defer faultsPanic()()
@@ -220,12 +225,15 @@ func (s *store) identify(format format, o Options) error {
 	return s.View(func(t Tx) error {
 		for _, name := range documentBuckets {
 			if t.(*tx).bolt.Bucket([]byte(name)) == nil {
-				return notState(s.path, fmt.Errorf("it is damaged: bucket %s is missing", name))
+				return unsound(s.path, fmt.Sprintf("bucket %s is missing", name))
 			}
+		}
+		if err := t.(*tx).wholeMeta(); err != nil {
+			return err
 		}
 		s.lineage = t.Meta(metaLineage)
 		if s.lineage == "" {
-			return notState(s.path, errors.New("it is damaged: it has no lineage"))
+			return unsound(s.path, "it has no lineage")
 		}
 		t.Serial()
 		return nil

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"regexp"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,6 +19,8 @@ import (
 
 // stampLayout is an instant in a file's name; names sort by it.
 const stampLayout = "20060102T150405Z"
+
+const asideSuffix = ".bad-"
 
 // Rebuild makes a new state.db of a given lineage with what fill puts there, whole
 // or not at all. It refuses where a state.db can be read, or was written by a newer
@@ -36,8 +40,11 @@ func Rebuild(ctx context.Context, o Options, lineage string, fill func(Tx) error
 		return "", err
 	}
 	defer seized.release()
+	before := foremost(lock)
 	if f := seized.file; f != nil {
-		switch r := report(f, lock.path, Schema, nil); {
+		r := report(f, lock.path, Schema, nil)
+		before = max(before, r.Serial)
+		switch {
 		case r.later():
 			return "", schemaLater(lock.path, r.Schema)
 		case r.Sound():
@@ -48,7 +55,7 @@ func Rebuild(ctx context.Context, o Options, lineage string, fill func(Tx) error
 	if err != nil {
 		return "", err
 	}
-	if err := build(fresh, lineage, beyond(0), fill); err != nil {
+	if err := build(fresh, lineage, beyond(before), fill); err != nil {
 		os.Remove(fresh)
 		return "", explain(lock.path, "rebuild", err)
 	}
@@ -58,9 +65,30 @@ func Rebuild(ctx context.Context, o Options, lineage string, fill func(Tx) error
 var uuid = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
 // beyond is a serial that no file of before has: serials count changes, which are
-// fewer than seconds. So a plan that was saved before fits no more.
+// fewer than milliseconds, since each is a commit of its own or one of a few in it.
+// So a plan that was saved before fits no more, though of the file that it was made
+// of nothing can be read.
 func beyond(serial uint64) uint64 {
-	return max(serial+1, uint64(max(0, time.Now().Unix())))
+	return max(serial+1, uint64(max(0, time.Now().UnixMilli())))
+}
+
+// foremost is the greatest serial that the backups and the files that were moved
+// aside tell of.
+func foremost(lock lockWait) (serial uint64) {
+	backups, _ := Backups(lock.dir) // what cannot be read tells nothing
+	for _, b := range backups {
+		serial = max(serial, b.Serial)
+	}
+	entries, _ := os.ReadDir(lock.dir)
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), fileName+asideSuffix) {
+			continue
+		}
+		if r, err := VerifyFile(filepath.Join(lock.dir, e.Name()), nil); err == nil {
+			serial = max(serial, r.Serial)
+		}
+	}
+	return serial
 }
 
 // seizure is a state dir whose state.db nobody has open, and nobody makes.
@@ -167,7 +195,7 @@ func setAside(path string) (string, error) {
 	}
 	stamp := time.Now().UTC().Format(stampLayout)
 	for n := 1; ; n++ {
-		aside := path + ".bad-" + stamp
+		aside := path + asideSuffix + stamp
 		if n > 1 {
 			aside += fmt.Sprintf("-%d", n)
 		}

@@ -23,6 +23,7 @@ type Report struct {
 	Lineage   string
 	Serial    uint64
 	Created   time.Time
+	At        time.Time      // of a backup, when it was made, as its name says; zero: not known
 	Documents map[string]int // how many are sound, by bucket
 	Problems  []string       // empty: nothing is wrong with it
 
@@ -55,6 +56,11 @@ func Verify(ctx context.Context, o Options, check Check) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
+	if why, err := irregular(lock.path); err != nil {
+		return nil, err
+	} else if why != "" {
+		return &Report{Path: lock.path, Documents: map[string]int{}, Problems: []string{why}, reads: Schema}, nil
+	}
 	f, err := openLocked(ctx, lock, true)
 	if err != nil {
 		return nil, err
@@ -73,8 +79,35 @@ func VerifyFile(path string, check Check) (*Report, error) {
 		return nil, err
 	}
 	defer release(f)
-	return report(f, path, Schema, check), nil
+	r := report(f, path, Schema, check)
+	if b, ok := backupFile(path); ok {
+		r.At = b.At
+	}
+	return r, nil
 }
+
+// irregular tells why what is at a path is no file; empty where it is one, or
+// nothing is there.
+func irregular(path string) (why string, err error) {
+	fi, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", nil
+	case err != nil:
+		return "", fmt.Errorf("cannot look at state %s: %w", path, bare(err))
+	case fi.Mode()&fs.ModeSymlink != 0:
+		return isLink, nil
+	case !fi.Mode().IsRegular():
+		return isNoFile, nil
+	}
+	return "", nil
+}
+
+// What stands where state.db should be.
+const (
+	isLink   = "it is a symbolic link"
+	isNoFile = "it is not a regular file"
+)
 
 // openFile opens a regular file for reading and locks it against writers.
 func openFile(path string) (*os.File, error) {

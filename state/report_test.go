@@ -8,11 +8,13 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
 )
 
 // told is all that a report says of the sound documents of a file.
@@ -261,5 +263,28 @@ func TestVerifyAnOpenStore(t *testing.T) {
 	}
 	if r, err := s.Verify(nil); err != nil || r.Sound() {
 		t.Errorf("of nothing: %+v, %v", r, err)
+	}
+}
+
+// What is no file is told of as all that is wrong is, and not followed.
+func TestVerifyWhatIsNoFile(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		put  func(path string) error
+		says string
+	}{
+		"directory": {func(path string) error { return os.Mkdir(path, 0o700) }, "it is not a regular file"},
+		"fifo":      {func(path string) error { return unix.Mkfifo(path, 0o600) }, "it is not a regular file"},
+		"link":      {func(path string) error { return os.Symlink("/nowhere", path) }, "it is a symbolic link"},
+	} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, fileName)
+		if err := c.put(path); err != nil {
+			t.Fatal(err)
+		}
+		r, err := Verify(context.Background(), Options{Dir: dir}, nil)
+		if err != nil || r.Sound() || r.Path != path || r.Documents == nil || !slices.Equal(r.Problems, []string{c.says}) {
+			t.Errorf("%s: %+v, %v", name, r, err)
+		}
 	}
 }

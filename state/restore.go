@@ -11,6 +11,21 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
+// Restoration is what a Restore is to do.
+type Restoration struct {
+	Backup string // the file
+	// Lineage is whose the state dir is known to be, if it is; a backup of another
+	// lineage needs Force.
+	Lineage string
+	Force   bool
+	Check   Check
+	// Fill, when set, adds to what the backup records, as the documents of this
+	// schema are; one of an older schema stays as it is.
+	Fill func(Tx) error
+	// DryRun tells what would be, or why it is refused, and changes nothing.
+	DryRun bool
+}
+
 // Restored tells what a Restore did.
 type Restored struct {
 	Backup *Report
@@ -19,11 +34,10 @@ type Restored struct {
 }
 
 // Restore puts a copy of the backup in the place of state.db, which is moved aside.
-// Nobody may have that open. lineage is whose the state dir is known to be, if it
-// is; a backup of another lineage needs force. A backup in which anything is wrong
-// is refused, and nothing is changed.
-func Restore(ctx context.Context, o Options, backup, lineage string, force bool, check Check) (*Restored, error) {
-	from, err := openFile(backup)
+// Nobody may have that open. A backup in which anything is wrong is refused, and
+// nothing is changed.
+func Restore(ctx context.Context, o Options, to Restoration) (*Restored, error) {
+	from, err := openFile(to.Backup)
 	if err != nil {
 		return nil, err
 	}
@@ -32,7 +46,7 @@ func Restore(ctx context.Context, o Options, backup, lineage string, force bool,
 	if err != nil {
 		return nil, err
 	}
-	if err := notItself(from, backup, lock.path); err != nil {
+	if err := notItself(from, to.Backup, lock.path); err != nil {
 		return nil, err
 	}
 	seized, err := seize(ctx, lock, o.Verb)
@@ -44,12 +58,11 @@ func Restore(ctx context.Context, o Options, backup, lineage string, force bool,
 	if err != nil {
 		return nil, err
 	}
-	r, err := restore(lock, seized.file, from, fresh, lineage, force, check)
-	if err != nil {
+	r, err := to.build(lock, seized.file, from, fresh)
+	if err != nil || to.DryRun {
 		os.Remove(fresh)
-		return nil, err
+		return r, err
 	}
-	r.Backup.Path = backup
 	r.Aside, err = place(lock, fresh)
 	return r, err
 }
@@ -65,9 +78,9 @@ func notItself(from *os.File, backup, path string) error {
 	return nil
 }
 
-// restore makes the file fresh from the backup, which is read as it will be, not
-// as it was when it was looked at.
-func restore(lock lockWait, old, from *os.File, fresh, lineage string, force bool, check Check) (*Restored, error) {
+// build makes the file fresh from the backup, which is read as it will be, not as it
+// was when it was looked at.
+func (to Restoration) build(lock lockWait, old, from *os.File, fresh string) (*Restored, error) {
 	f, err := os.OpenFile(fresh, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, explain(lock.path, "write", err)
@@ -76,8 +89,11 @@ func restore(lock lockWait, old, from *os.File, fresh, lineage string, force boo
 	if _, err := io.Copy(f, from); err != nil {
 		return nil, explain(lock.path, "restore", err)
 	}
-	r := report(f, from.Name(), Schema, check)
-	serial := r.Serial
+	r := report(f, to.Backup, Schema, to.Check)
+	if b, ok := backupFile(to.Backup); ok {
+		r.At = b.At
+	}
+	serial, lineage := max(r.Serial, foremost(lock)), to.Lineage
 	if old != nil {
 		was := report(old, lock.path, Schema, nil)
 		serial = max(serial, was.Serial)
@@ -92,26 +108,34 @@ func restore(lock lockWait, old, from *os.File, fresh, lineage string, force boo
 		return nil, fmt.Errorf("cannot restore %s: %w: %s; nothing was changed: take another backup", r.Path, ErrDamaged, some(r.Problems))
 	case r.Schema < current.oldest():
 		return nil, fmt.Errorf("cannot restore %s: %w: it has schema %d, which this pinfold cannot convert; nothing was changed", r.Path, ErrSchema, r.Schema)
-	case lineage != "" && lineage != r.Lineage && !force:
+	case lineage != "" && lineage != r.Lineage && !to.Force:
 		return nil, fmt.Errorf("cannot restore %s: %w: it is of lineage %s, the state dir %s of %s, so it knows nothing of what that one made on this host; -force puts it there all the same; nothing was changed",
 			r.Path, ErrLineage, r.Lineage, lock.dir, lineage)
 	}
 	serial = beyond(serial)
-	if err := setSerial(fresh, serial); err != nil {
+	fill := to.Fill
+	if r.Schema != Schema {
+		fill = nil
+	}
+	if err := amend(fresh, serial, fill); err != nil {
 		return nil, explain(lock.path, "restore", err)
 	}
 	return &Restored{Backup: r, Serial: serial}, nil
 }
 
-// setSerial changes the serial of a state that nobody else has.
-func setSerial(path string, serial uint64) error {
+// amend sets the serial of a state that nobody else has, and adds to its documents.
+func amend(path string, serial uint64, fill func(Tx) error) error {
 	db, err := bolt.Open(path, 0o600, &bolt.Options{FreelistType: bolt.FreelistMapType, NoStatistics: true})
 	if err != nil {
 		return err
 	}
 	err = db.Update(func(t *bolt.Tx) error {
 		value := strconv.AppendUint(nil, serial, 10)
-		return t.Bucket([]byte(metaBucket)).Put([]byte(metaSerial), seal(metaBucket, metaSerial, value))
+		err := t.Bucket([]byte(metaBucket)).Put([]byte(metaSerial), seal(metaBucket, metaSerial, value))
+		if err != nil || fill == nil {
+			return err
+		}
+		return (&tx{store: &store{path: path}, bolt: t}).run(fill)
 	})
 	return errors.Join(err, db.Close())
 }

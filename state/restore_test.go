@@ -8,14 +8,16 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 func restoreFrom(dir, backup, lineage string, force bool) (*Restored, error) {
-	return Restore(context.Background(), Options{Dir: dir, Verb: "state restore"}, backup, lineage, force, nil)
+	return Restore(context.Background(), Options{Dir: dir, Verb: "state restore"}, Restoration{Backup: backup, Lineage: lineage, Force: force})
 }
 
 // backedUp makes a state with a backup and a change after it, and closes it.
@@ -179,8 +181,9 @@ func TestRestoreRefuses(t *testing.T) {
 	}
 }
 
-// A daily backup is named in the words of what cannot be opened.
-func TestWordsNameTheNewestSoundBackup(t *testing.T) {
+// The way that loses least comes first; of the backup it says how old it is and what
+// it forgets.
+func TestWordsSayHowAStateComesBack(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	backup, _ := backedUp(t, dir)
@@ -193,13 +196,15 @@ func TestWordsNameTheNewestSoundBackup(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := Open(context.Background(), Options{Dir: dir})
-	if !errors.Is(err, ErrNotState) {
+	if !errors.Is(err, ErrDamaged) {
 		t.Fatal(err)
 	}
-	for _, want := range []string{path, "nothing was changed", "'pinfold state verify'", "'pinfold state restore " + backup.Path + "'", "'pinfold state rebuild'"} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("%q lacks %q", err, want)
-		}
+	want := "cannot open state " + path + ": the state file is damaged: it is cut short: 100 bytes of 24576; nothing was changed\n" +
+		"'pinfold state verify' tells all that is wrong with it\n" +
+		"'pinfold state rebuild' makes the records anew from what is on this host: it keeps everything that runs, as it is now\n" +
+		"'pinfold state restore " + backup.Path + "' goes back to " + backup.At.Format(time.RFC3339) + " (Ns ago): it forgets what was changed, renewed or held since then"
+	if got := regexp.MustCompile(`\(\d+s ago\)`).ReplaceAllString(err.Error(), "(Ns ago)"); got != want {
+		t.Errorf("it says\n%s\nnot\n%s", got, want)
 	}
 	if err := os.RemoveAll(filepath.Join(dir, backupsName)); err != nil {
 		t.Fatal(err)
@@ -207,6 +212,144 @@ func TestWordsNameTheNewestSoundBackup(t *testing.T) {
 	if _, err := Open(context.Background(), Options{Dir: dir}); err == nil || !strings.Contains(err.Error(), "there is no sound backup in "+filepath.Join(dir, backupsName)) {
 		t.Errorf("without a backup: %v", err)
 	}
+}
+
+// An agent has the file open until it is stopped.
+func TestWordsUnderAnAgent(t *testing.T) {
+	t.Parallel()
+	for verb, served := range map[string]bool{"apply": false, "agent -run-dir /run/x": true} {
+		s, err := Open(context.Background(), Options{Dir: t.TempDir(), Verb: verb})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Truncate(s.Path(), 4096); err != nil {
+			t.Fatal(err)
+		}
+		_, err = content(s)
+		if !errors.Is(err, ErrDamaged) || strings.Contains(err.Error(), "\nstop the agent first, then\n'pinfold state rebuild'") != served {
+			t.Errorf("%s: %v", verb, err)
+		}
+		s.Close()
+	}
+}
+
+func TestAgo(t *testing.T) {
+	t.Parallel()
+	for d, want := range map[time.Duration]string{
+		-time.Second: "by a clock that was ahead", 0: "0s ago", 119 * time.Second: "119s ago", 2 * time.Minute: "2m ago",
+		90 * time.Minute: "90m ago", 47 * time.Hour: "47h ago", 75 * time.Hour: "3 days ago",
+	} {
+		if got := ago(d); got != want {
+			t.Errorf("%v: %q, not %q", d, got, want)
+		}
+	}
+}
+
+// However fast one follows the other, and though of the file between nothing can be
+// read, a serial is beyond all before.
+func TestSerialsOfRestoresGrow(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, fileName)
+	backup, _ := backedUp(t, dir)
+	var last uint64
+	for round := range 12 {
+		var serial uint64
+		if round%4 == 3 {
+			if err := os.Truncate(path, 0); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := rebuild(dir, putOne); err != nil {
+				t.Fatal(err)
+			}
+			r, err := VerifyFile(path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			serial = r.Serial
+		} else {
+			r, err := restoreFrom(dir, backup.Path, "", true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			serial = r.Serial
+		}
+		if serial <= last {
+			t.Fatalf("round %d: serial %d comes after %d", round, serial, last)
+		}
+		s := open(t, dir)
+		for range 3 {
+			update(t, s, func(x Tx) error { last = x.Serial() + 1; return x.Bump() })
+		}
+		s.Close()
+		if round%2 == 0 {
+			if err := os.Truncate(path, 100); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	// A clock that was stepped back: what lies aside is known, though.
+	ahead := filepath.Join(dir, backupsName, "state-29991231T000000Z-9000000000000.db")
+	if err := os.WriteFile(ahead, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := restoreFrom(dir, backup.Path, "", true); err != nil || r.Serial != 9000000000001 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if err := os.Remove(ahead); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // by the file, then by what lies aside
+		r, err := restoreFrom(dir, backup.Path, "", true)
+		if err != nil || r.Serial < 9000000000002 {
+			t.Errorf("%+v, %v", r, err)
+		}
+		if err := os.Truncate(path, 100); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// What it would do is told, or why not, and nothing is changed.
+func TestRestoreDryRun(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	backup, want := backedUp(t, dir)
+	was := digest(t, filepath.Join(dir, fileName))
+	try := func(r Restoration) (*Restored, error) {
+		return Restore(context.Background(), Options{Dir: dir, Verb: "state restore"}, r)
+	}
+	r, err := try(Restoration{Backup: backup.Path, DryRun: true})
+	if err != nil || r.Aside != "" || r.Backup.Lineage != backup.Lineage || !r.Backup.At.Equal(backup.At) || backup.At.IsZero() {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if _, err := try(Restoration{Backup: backup.Path + ".none", DryRun: true}); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("none: %v", err)
+	}
+	if digest(t, filepath.Join(dir, fileName)) != was {
+		t.Error("the state was changed")
+	}
+	for _, left := range names(t, dir) {
+		if left != fileName && left != backupsName {
+			t.Errorf("left %q", left)
+		}
+	}
+	fill := func(x Tx) error { _, err := x.Append(History, []byte("restored")); return err }
+	done, err := try(Restoration{Backup: backup.Path, Fill: fill})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, dir)
+	events := keys(t, s, History)
+	view(t, s, func(x Tx) error {
+		if last := string(x.Get(History, events[len(events)-1])); last != "restored" {
+			t.Errorf("the last event is %q", last)
+		}
+		return nil
+	})
+	update(t, s, func(x Tx) error { return x.Delete(History, events[len(events)-1]) })
+	s.Close()
+	isRestored(t, dir, done, want)
 }
 
 // swapping is the other process of TestKilledWhileRestoring: it restores two backups

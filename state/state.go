@@ -137,8 +137,11 @@ func SeqKey(seq uint64) string {
 
 // Options for Open.
 type Options struct {
-	Dir  string // state dir; made with mode 0700 when absent
-	Verb string // what the caller is doing, told to whoever waits for the file
+	Dir string // state dir; made with mode 0700 when absent
+	// Verb is what the caller is doing, told to whoever waits for the file. That of
+	// an agent begins with "agent": it keeps the file open, so whoever is to mend
+	// that must stop it first.
+	Verb string
 	// Wait is how long to wait for another process that has the file open.
 	Wait time.Duration
 	// Waiting, when set, is told once who has the file, if that takes longer than a

@@ -18,7 +18,8 @@ type store struct {
 	info     os.FileInfo
 	db       *bolt.DB
 	readOnly bool
-	reads    int // the schema
+	served   bool // by an agent, which keeps it open
+	reads    int  // the schema
 	lineage  string
 	holder   announcement
 
@@ -107,7 +108,7 @@ func (s *store) short() error {
 		return fmt.Errorf("cannot look at state %s: %w", s.path, bare(err))
 	}
 	if was := s.info.Size(); now.Size() < was {
-		return damaged(s.path, fmt.Sprintf("somebody cut it from %d bytes to %d while it was open", was, now.Size()))
+		return s.damaged(fmt.Sprintf("somebody cut it from %d bytes to %d while it was open", was, now.Size()))
 	}
 	return nil
 }

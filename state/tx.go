@@ -59,7 +59,7 @@ func (t *tx) guard(bucket, key string) {
 }
 
 func (t *tx) damaged(bucket, key string, why any) {
-	panic(abort{damaged(t.store.path, fmt.Sprintf("%s %s: %v", bucket, printable(key), why))})
+	panic(abort{t.store.damaged(fmt.Sprintf("%s %s: %v", bucket, printable(key), why))})
 }
 
 // printable shows sequence keys as numbers.
@@ -86,7 +86,7 @@ func (t *tx) find(bucket string) (*bolt.Bucket, error) {
 	}
 	b := t.bolt.Bucket([]byte(bucket))
 	if b == nil {
-		return nil, damaged(t.store.path, "bucket "+bucket+" is missing")
+		return nil, t.store.damaged("bucket " + bucket + " is missing")
 	}
 	return b, nil
 }
@@ -285,6 +285,18 @@ func (t *tx) Meta(key string) string {
 		return string(t.need(metaBucket).Get([]byte(key)))
 	}
 	return string(t.get(metaBucket, key))
+}
+
+// wholeMeta reads all of meta: under a key in which a bit flipped nobody would look
+// for what it held, and take it for absent.
+func (t *tx) wholeMeta() error {
+	defer t.guard(metaBucket, "")
+	return t.need(metaBucket).ForEach(func(key, value []byte) error {
+		if string(key) != metaSchema {
+			t.document(metaBucket, string(key), value)
+		}
+		return nil
+	})
 }
 
 func (t *tx) SetMeta(key, value string) error {

@@ -22,6 +22,14 @@ import (
 // errIO marks a file that could not be read, which says nothing about its bytes.
 var errIO = errors.New("reading failed")
 
+// errForeign marks a file that is none of ours, as far as can be told.
+var errForeign = errors.New("its format is another")
+
+type foreign string
+
+func (f foreign) Error() string        { return string(f) }
+func (f foreign) Is(target error) bool { return target == errForeign }
+
 const (
 	boltMagic     = 0xED0CDAED
 	boltVersion   = 2
@@ -119,7 +127,7 @@ func newestMeta(f io.ReaderAt, size int64) (metaPage, error) {
 func readMeta(f io.ReaderAt, pos int64) (metaPage, error) {
 	var page [pageHeader + metaSize]byte
 	if _, err := f.ReadAt(page[:], pos); errors.Is(err, io.EOF) {
-		return metaPage{}, errors.New("it is too short for a bbolt file")
+		return metaPage{}, foreign("it is too short for a bbolt file")
 	} else if err != nil {
 		return metaPage{}, fmt.Errorf("%w: %w", errIO, err)
 	}
@@ -135,9 +143,9 @@ func readMeta(f io.ReaderAt, pos int64) (metaPage, error) {
 	}
 	switch {
 	case native.Uint32(b) != boltMagic:
-		return m, errors.New("it is not a bbolt file")
+		return m, foreign("it is not a bbolt file")
 	case native.Uint32(b[4:]) != boltVersion:
-		return m, fmt.Errorf("it has version %d of the bbolt format, not %d", native.Uint32(b[4:]), boltVersion)
+		return m, foreign(fmt.Sprintf("it has version %d of the bbolt format, not %d", native.Uint32(b[4:]), boltVersion))
 	case native.Uint64(b[56:]) != sum.Sum64():
 		return m, errors.New("it is damaged: the checksums of its meta pages do not match")
 	case m.pageSize < 1024 || m.pageSize > maxPageSize || m.pageSize&(m.pageSize-1) != 0:

@@ -283,8 +283,9 @@ func invokeBy(t *testing.T, e *engine, euid int, in *os.File, args ...string) ra
 	}
 	app.Restore = func(_ context.Context, o reconcile.OpenOptions, r reconcile.RestoreRequest) (*reconcile.RestoreResult, error) {
 		e.opened = o
-		e.asked = append(e.asked, fmt.Sprintf("restore %s force=%t", r.File, r.Force))
-		return &reconcile.RestoreResult{FormatVersion: "1", Backup: r.File}, e.err
+		e.asked = append(e.asked, fmt.Sprintf("restore %s force=%t dry=%t", r.File, r.Force, r.DryRun))
+		at := time.Now().Add(-3 * time.Hour)
+		return &reconcile.RestoreResult{FormatVersion: "1", Backup: r.File, BackupAt: &at, Unrecorded: []string{"0123456789ab", "ba9876543210"}}, e.err
 	}
 	app.Rebuild = func(_ context.Context, o reconcile.OpenOptions, r reconcile.RebuildRequest) (*reconcile.RebuildResult, error) {
 		e.opened = o

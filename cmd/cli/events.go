@@ -30,7 +30,7 @@ var eventTypes = []string{
 	"create", "start", "stop", "pause", "resume", "update", "restart", "recreate", "repair", "release", "forget",
 	"held", "renewed", "expiring", "expired", "destroyed", "failed", "error", "undone",
 	"exited", "lost", "created", "running", "paused", "rebound",
-	"orphan", "gc", "rebuilt", "adopted",
+	"orphan", "gc", "rebuilt", "restored", "adopted",
 }
 
 func (r *run) eventsCommand() *cli.Command {

@@ -154,11 +154,15 @@ func syncDir(dir string) error {
 func (r *run) stateRestoreCommand() *cli.Command {
 	var request reconcile.RestoreRequest
 	var lockWait time.Duration
+	autoApprove, input := false, true
 	return &cli.Command{
 		Name: "restore", Usage: "put a backup in the place of the state", UsageText: "pinfold state restore [flags] FILE",
-		Description: "Checks the backup FILE and puts a copy of it in the place of the state file, which is kept beside it as state.db.bad-TIME. It refuses a backup with anything wrong in it, one of another state, and while an agent or another command has the state: stop the agent first. Sandboxes and data on the host are left as they are; 'pinfold plan' then shows what changed since the backup, and 'pinfold gc -dry-run' what it does not know.",
+		Description: "Checks the backup FILE and puts a copy of it in the place of the state file, which is kept beside it as state.db.bad-TIME. It refuses a backup with anything wrong in it, one of another state, and while an agent or another command has the state: stop the agent first. Sandboxes and data on the host are left as they are, but what was changed, renewed or held since the backup is forgotten, and what was created since is without a record: 'pinfold gc -dry-run' tells of it, 'pinfold gc -adopt ID' takes it back. 'pinfold state rebuild' forgets less where the state is damaged or lost.\n\nExit codes: 0 done; 1 error, or you did not approve.",
 		Flags: []cli.Flag{
 			boolFlag(&request.Force, "force", "also take a backup of another state, where nothing that this one made is left"),
+			boolFlag(&request.DryRun, "dry-run", "tell what would be restored and what forgotten, and change nothing"),
+			boolFlag(&autoApprove, "auto-approve", "do it without asking"),
+			boolFlag(&input, "input", "never ask: needs -auto-approve, else it is an error"),
 			lockFlag(&lockWait), r.jsonFlag(),
 		},
 		Metadata: example("sudo pinfold state restore /var/lib/pinfold/backups/state-20261201T080000Z-17.db"),
@@ -168,21 +172,61 @@ func (r *run) stateRestoreCommand() *cli.Command {
 				return err
 			}
 			request.File = args[0]
+			ask := !request.DryRun && !autoApprove
+			if ask {
+				if err := r.canAsk("state restore", input, "Add -auto-approve, or see what it would do with -dry-run."); err != nil {
+					return err
+				}
+			}
 			o, err := r.offline("state restore", "restore the state", lockWait)
 			if err != nil {
 				return err
 			}
-			result, err := r.Restore(ctx, o, request)
-			if err != nil {
-				return err
-			}
-			if r.json {
-				return view.RestoreJSON(r.out, result)
-			}
-			r.out.Restored(result)
-			return nil
+			return r.restore(ctx, o, request, ask)
 		},
 	}
+}
+
+// restore says first what will be forgotten, when it is to ask.
+func (r *run) restore(ctx context.Context, o reconcile.OpenOptions, request reconcile.RestoreRequest, ask bool) error {
+	if ask {
+		try := request
+		try.DryRun = true
+		would, err := r.Restore(ctx, o, try)
+		if err != nil {
+			return err
+		}
+		r.out.WouldRestore(would, time.Now())
+		if err := r.approved("Do you want to restore this backup?", "pinfold will put it in the place of the state, which is kept aside."); err != nil {
+			return err
+		}
+	}
+	result, err := r.Restore(ctx, o, request)
+	switch {
+	case err != nil:
+		return err
+	case r.json:
+		return view.RestoreJSON(r.out, result)
+	case request.DryRun:
+		r.out.WouldRestore(result, time.Now())
+	default:
+		r.out.Restored(result, time.Now())
+	}
+	return nil
+}
+
+// approved asks; without a yes it says that nothing was changed and ends the command.
+func (r *run) approved(question, what string) error {
+	yes, err := r.ask(question, what)
+	if err != nil {
+		return err
+	}
+	if !yes {
+		r.out.Printf("\nCancelled: nothing was changed.\n")
+		return exitWith(exitError)
+	}
+	r.out.Printf("\n")
+	return nil
 }
 
 // offline are the options of a command that works on the state file itself, and so
@@ -200,7 +244,7 @@ func (r *run) stateRebuildCommand() *cli.Command {
 	autoApprove, input := false, true
 	return &cli.Command{
 		Name: "rebuild", Usage: "make a lost state anew from what is on the host", UsageText: "pinfold state rebuild [flags]",
-		Description: "Makes a new state file where the old one is lost or damaged and there is no backup: from the notes that lie beside each sandbox, network and volume, and from what the kernel tells. It says what it could not know. A damaged file is kept beside the new one as state.db.bad-TIME; one that is in order is left alone. Nothing else on the host is changed.\n\nExit codes: 0 done; 1 error, or you did not approve.",
+		Description: "Makes a new state file where the old one is lost or damaged: from the notes that lie beside each sandbox, network and volume, and from what the kernel tells. It keeps everything that runs, as it is now, and says what it could not know. A damaged file is kept beside the new one as state.db.bad-TIME; one that is in order is left alone. Nothing else on the host is changed.\n\nExit codes: 0 done; 1 error, or you did not approve.",
 		Flags: []cli.Flag{
 			boolFlag(&request.DryRun, "dry-run", "tell what would be recorded, and write nothing"),
 			boolFlag(&autoApprove, "auto-approve", "do it without asking"),
@@ -235,15 +279,9 @@ func (r *run) rebuild(ctx context.Context, o reconcile.OpenOptions, request reco
 			return err
 		}
 		r.out.WouldRebuild(would)
-		yes, err := r.ask("Do you want to make the state anew?", "pinfold will record what is listed above.")
-		if err != nil {
+		if err := r.approved("Do you want to make the state anew?", "pinfold will record what is listed above."); err != nil {
 			return err
 		}
-		if !yes {
-			r.out.Printf("\nCancelled: nothing was changed.\n")
-			return exitWith(exitError)
-		}
-		r.out.Printf("\n")
 	}
 	result, err := r.Rebuild(ctx, o, request)
 	switch {

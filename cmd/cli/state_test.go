@@ -21,9 +21,9 @@ func TestStateVerify(t *testing.T) {
 	if r.code != 0 || !strings.Contains(r.out, "/s/state.db is sound: schema 1") || !strings.Contains(r.out, "2 sandboxes and 1 network.") || !strings.Contains(r.out, backup) {
 		t.Errorf("exit %d\n%s%s", r.code, r.out, r.err)
 	}
-	bad := &reconcile.VerifyResult{FormatVersion: "1", Path: "/s/state.db", Problems: []string{"history 1: \x1b[2Jwrong", "two"}, Advice: "do this"}
+	bad := &reconcile.VerifyResult{FormatVersion: "1", Path: "/s/state.db", Problems: []string{"history 1: \x1b[2Jwrong", "two"}, Advice: "do this\nor that"}
 	r = invoke(t, &engine{verified: bad}, "state", "verify")
-	if r.code != 1 || !strings.Contains(r.out, "is not sound") || !strings.Contains(r.out, "  - two\n") || !strings.Contains(r.out, "do this.") || strings.Contains(r.out, "\x1b") {
+	if r.code != 1 || !strings.Contains(r.out, "is not sound") || !strings.Contains(r.out, "  - two\n") || !strings.Contains(r.out, "What can be done:\n  do this\n  or that\n") || strings.Contains(r.out, "\x1b") {
 		t.Errorf("exit %d\n%q%s", r.code, r.out, r.err)
 	}
 	if r = invoke(t, &engine{verified: bad}, "state", "verify", "-json"); r.code != 1 || !strings.Contains(r.out, `"sound": false`) || !strings.Contains(r.out, `"backup": null`) {
@@ -90,24 +90,64 @@ func TestStateBackup(t *testing.T) {
 
 func TestStateRestore(t *testing.T) {
 	for _, c := range []struct {
-		args []string
-		want string
+		args  string
+		code  int
+		asked string
+		says  string
 	}{
-		{[]string{"a.db"}, "restore a.db force=false"},
-		{[]string{"-force", "a.db"}, "restore a.db force=true"},
+		{"a.db", 1, "", "standard input is no terminal"},
+		{"-json a.db", 1, "", "cannot ask for approval"},
+		{"-input=false a.db", 1, "", "-input=false forbids asking"},
+		{"-dry-run a.db", 0, "restore a.db force=false dry=true", " would be what a.db records"},
+		{"-auto-approve a.db", 0, "restore a.db force=false dry=false", "Restored "},
+		{"-auto-approve -force a.db", 0, "restore a.db force=true dry=false", "Restored "},
+		{"-auto-approve -json a.db", 0, "restore a.db force=false dry=false", `"unrecorded": [`},
 	} {
 		e := &engine{}
-		r := invoke(t, e, append([]string{"state", "restore"}, c.args...)...)
-		if r.code != 0 || !slices.Equal(e.asked, []string{c.want}) || e.opened.Verb != "state restore" {
-			t.Errorf("%v: exit %d, asked %q\n%s", c.args, r.code, e.asked, r.err)
+		r := invoke(t, e, append([]string{"state", "restore"}, strings.Fields(c.args)...)...)
+		if asked := strings.Join(e.asked, ", "); r.code != c.code || asked != c.asked || !strings.Contains(r.out+r.err, c.says) || e.asked != nil && e.opened.Verb != "state restore" {
+			t.Errorf("%q: exit %d, asked %q\n%s%s", c.args, r.code, asked, r.out, r.err)
 		}
+		forgets(t, r, c.code == 0 && !strings.Contains(c.args, "-json"))
 	}
 	e := &engine{}
 	if r := invoke(t, e, "state", "restore"); r.code != 1 || e.asked != nil || !strings.Contains(r.err, "pinfold state restore [flags] FILE") || !strings.Contains(r.err, "'pinfold state restore -help'") {
 		t.Errorf("exit %d\n%s", r.code, r.err)
 	}
-	if r := invokeAs(t, e, 1000, "state", "restore", "a.db"); r.code != 1 || e.asked != nil || !strings.Contains(r.err, "needs root") {
+	if r := invokeAs(t, e, 1000, "state", "restore", "-auto-approve", "a.db"); r.code != 1 || e.asked != nil || !strings.Contains(r.err, "needs root") {
 		t.Errorf("exit %d\n%s", r.code, r.err)
+	}
+}
+
+// forgets checks that a restore says what is forgotten.
+func forgets(t *testing.T, r ran, want bool) {
+	t.Helper()
+	for _, words := range []string{
+		"What was changed, renewed or held since ", " (3h ago) is forgotten.\n",
+		"2 instances on this host are without a record: 'pinfold gc -dry-run' tells, 'pinfold gc -adopt ID' takes it back.\n",
+	} {
+		if strings.Contains(r.out, words) != want {
+			t.Errorf("%q is in it, or not:\n%s", words, r.out)
+		}
+	}
+}
+
+// On a terminal it says what is forgotten before it asks.
+func TestStateRestoreAsks(t *testing.T) {
+	for answer, c := range map[string]struct {
+		code  int
+		asked string
+	}{
+		"yes": {0, "restore a.db force=true dry=true, restore a.db force=true dry=false"},
+		"no":  {1, "restore a.db force=true dry=true"},
+	} {
+		e := &engine{}
+		r := invokeWith(t, e, terminalSaying(t, answer+"\n"), "state", "restore", "-force", "a.db")
+		if asked := strings.Join(e.asked, ", "); r.code != c.code || asked != c.asked || strings.Contains(r.out, "Cancelled") != (c.code == 1) {
+			t.Errorf("%q: exit %d, asked %q\n%s%s", answer, r.code, asked, r.out, r.err)
+		}
+		r.out, _, _ = strings.Cut(r.out, "Only 'yes' will be accepted")
+		forgets(t, r, true)
 	}
 }
 

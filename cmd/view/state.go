@@ -3,6 +3,7 @@ package view
 import (
 	"io"
 	"strings"
+	"time"
 
 	"pinfold/reconcile"
 )
@@ -14,7 +15,11 @@ func VerifyJSON(w io.Writer, r *reconcile.VerifyResult) error { return JSON(w, r
 func BackupJSON(w io.Writer, r *reconcile.BackupResult) error { return JSON(w, r) }
 
 // RestoreJSON writes `state restore -json`.
-func RestoreJSON(w io.Writer, r *reconcile.RestoreResult) error { return JSON(w, r) }
+func RestoreJSON(w io.Writer, r *reconcile.RestoreResult) error {
+	doc := *r
+	doc.FormatVersion, doc.Unrecorded = FormatVersion, list(r.Unrecorded)
+	return JSON(w, doc)
+}
 
 // RebuildJSON writes `state rebuild -json`.
 func RebuildJSON(w io.Writer, r *reconcile.RebuildResult) error {
@@ -77,7 +82,10 @@ func (s *Screen) Verified(r *reconcile.VerifyResult) {
 		s.Printf("Newest sound backup: %s\n", printable(*r.Backup))
 	}
 	if r.Advice != "" {
-		s.Printf("%s %s.\n", s.paint(bold, "What can be done:"), oneLine(r.Advice))
+		s.Printf("%s\n", s.paint(bold, "What can be done:"))
+		for line := range strings.Lines(r.Advice) {
+			s.Printf("  %s\n", oneLine(line))
+		}
 	}
 }
 
@@ -86,13 +94,34 @@ func (s *Screen) BackedUp(r *reconcile.BackupResult) {
 	s.Printf("Backed up to %s: lineage %s, serial %d, %s.\n", printable(r.Path), printable(r.Lineage), r.Serial, records(r.Documents))
 }
 
+// WouldRestore tells what a restore would do, and what it would forget.
+func (s *Screen) WouldRestore(r *reconcile.RestoreResult, now time.Time) {
+	s.Printf("%s would be what %s records: %s; lineage %s.\n", printable(r.Path), printable(r.Backup), records(r.Documents), printable(r.Lineage))
+	s.forgotten(r, now)
+}
+
+// forgotten tells what is on no record after a restore.
+func (s *Screen) forgotten(r *reconcile.RestoreResult, now time.Time) {
+	since := "it was made"
+	if r.BackupAt != nil {
+		since = instant(*r.BackupAt, now)
+	}
+	s.Printf("What was changed, renewed or held since %s is forgotten.\n", since)
+	what := "What was created since then is"
+	if n := len(r.Unrecorded); n > 0 {
+		what = plural(n, "instance on this host is", "instances on this host are")
+	}
+	s.Printf("%s without a record: 'pinfold gc -dry-run' tells, 'pinfold gc -adopt ID' takes it back.\n", what)
+}
+
 // Restored tells what a restore did, and what to look at then.
-func (s *Screen) Restored(r *reconcile.RestoreResult) {
+func (s *Screen) Restored(r *reconcile.RestoreResult, now time.Time) {
 	s.Printf("Restored %s from %s: lineage %s, serial %d, %s.\n", printable(r.Path), printable(r.Backup), printable(r.Lineage), r.Serial, records(r.Documents))
 	if r.Aside != nil {
 		s.Printf("What was there is now %s.\n", printable(*r.Aside))
 	}
-	s.Printf("'pinfold plan' shows what the files and the host are beyond it, 'pinfold gc -dry-run' what is on the host that it does not know.\n")
+	s.forgotten(r, now)
+	s.Printf("'pinfold plan' shows what the files and the host are beyond it.\n")
 }
 
 // WouldRebuild lists what a rebuild would record.
