@@ -24,6 +24,7 @@ type note struct {
 	Network *plan.Network  `json:"network,omitempty"`
 	Volumes []*plan.Volume `json:"volumes,omitempty"`
 	Image   *plan.Image    `json:"image,omitempty"`
+	RunDir  string         `json:"run_dir,omitempty"` // where what lives of it is found
 }
 
 const noteVersion = 1
@@ -128,7 +129,7 @@ func (e *Engine) writeNote(rec *plan.Sandbox) error {
 func (e *Engine) noteOf(rec *plan.Sandbox) note {
 	c := *rec
 	c.Conditions, c.LastActivity, c.Warned, c.Retry, c.Restarts = nil, time.Time{}, time.Time{}, plan.Retry{}, plan.Retry{}
-	n := note{Version: noteVersion, Sandbox: &c}
+	n := note{Version: noteVersion, Sandbox: &c, RunDir: e.meta(metaRunDir)}
 	if rec.Net != nil {
 		n.Network, _ = e.network(rec.Net.Network)
 	}

@@ -55,17 +55,21 @@ func Rebuild(ctx context.Context, o OpenOptions, r RebuildRequest) (*RebuildResu
 	if err != nil {
 		return nil, errorOf(err)
 	}
-	res, err := rebuild(ctx, h, lineage, state.Options{Dir: o.StateDir, Verb: o.Verb, Wait: o.LockWait}, r)
+	res, err := rebuild(ctx, h, lineage, real(o.RunDir), state.Options{Dir: o.StateDir, Verb: o.Verb, Wait: o.LockWait}, r)
 	if err := errors.Join(err, h.Close()); err != nil {
 		return nil, errorOf(err)
 	}
 	return res, nil
 }
 
-func rebuild(ctx context.Context, h runtime.Host, lineage string, o state.Options, r RebuildRequest) (*RebuildResult, error) {
+func rebuild(ctx context.Context, h runtime.Host, lineage, runDir string, o state.Options, r RebuildRequest) (*RebuildResult, error) {
 	found, err := salvage(ctx, h, lineage, time.Now())
 	if err != nil {
 		return nil, err
+	}
+	if len(found.elsewhere) > 0 && !found.runDirs[runDir] {
+		return nil, &Error{Kind: Invalid, Message: fmt.Sprintf("%s live with another run dir than %s; give -run-dir %s",
+			some(found.elsewhere), runDir, sortedKeys(found.runDirs)[0])}
 	}
 	res := found.result()
 	if r.DryRun {
@@ -90,7 +94,7 @@ func rebuild(ctx context.Context, h runtime.Host, lineage string, o state.Option
 				return err
 			}
 		}
-		return tx.Bump()
+		return tx.SetMeta(metaRunDir, runDir)
 	})
 	return res, err
 }
@@ -122,6 +126,9 @@ type salvaged struct {
 	at      map[string]time.Time
 	unknown []string
 	events  []Event
+
+	elsewhere []string        // those of them that live, whose notes name a run dir
+	runDirs   map[string]bool // these
 }
 
 // salvage makes records from notes. Of several incarnations of one sandbox, or
@@ -136,7 +143,7 @@ func salvage(ctx context.Context, h runtime.Host, lineage string, now time.Time)
 			Lineage: lineage, Sandboxes: map[string]*plan.Sandbox{}, Networks: map[string]*plan.Network{},
 			Volumes: map[string]*plan.Volume{}, Images: map[string]*plan.Image{},
 		},
-		from: map[string]string{}, at: map[string]time.Time{},
+		from: map[string]string{}, at: map[string]time.Time{}, runDirs: map[string]bool{},
 	}
 	read := map[string]note{}
 	for id, n := range noted {
@@ -211,6 +218,10 @@ func (s *salvaged) take(in runtime.InstanceState, n runtime.Noted, doc note, ok 
 	s.records.Sandboxes[rec.Address] = rec
 	s.at[rec.Address] = n.At
 	s.from[rec.Address] = "noted at " + n.At.UTC().Format(time.RFC3339)
+	if doc.RunDir != "" && mayLive(in) {
+		s.elsewhere = append(s.elsewhere, rec.Address)
+		s.runDirs[doc.RunDir] = true
+	}
 	if in.Alive {
 		s.from[rec.Address] += fmt.Sprintf(", lives as pid %d", in.Process.PID)
 	}

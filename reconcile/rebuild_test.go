@@ -65,7 +65,7 @@ func (l *lab) rebuild(lineage string, dry bool) *RebuildResult {
 	l.t.Helper()
 	h := l.world.Open(lineage)
 	defer h.Close()
-	res, err := rebuild(context.Background(), h, lineage, state.Options{Dir: l.state, Verb: "state rebuild"}, RebuildRequest{DryRun: dry})
+	res, err := rebuild(context.Background(), h, lineage, "/run/of/this", state.Options{Dir: l.state, Verb: "state rebuild"}, RebuildRequest{DryRun: dry})
 	if err != nil {
 		l.t.Fatal(err)
 	}

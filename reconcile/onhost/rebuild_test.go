@@ -42,6 +42,12 @@ func TestALostStateIsMadeAnew(t *testing.T) {
 	if _, err := reconcile.Open(w.ctx, w.options("list")); err == nil {
 		t.Fatal("a damaged state was opened")
 	}
+	other := w.options("state rebuild")
+	other.RunDir += "-another"
+	if _, err := reconcile.Rebuild(w.ctx, other, reconcile.RebuildRequest{}); err == nil || !strings.Contains(err.Error(), "give -run-dir "+filepath.Join(w.dir, "run")) {
+		t.Errorf("a rebuild with another run dir: %v", err)
+	}
+	w.must(os.RemoveAll(other.RunDir))
 	res, err := reconcile.Rebuild(w.ctx, w.options("state rebuild"), reconcile.RebuildRequest{})
 	w.must(err)
 	if len(res.Records) != 7 || res.Aside == "" {
