@@ -243,6 +243,10 @@ func Restore(ctx context.Context, o OpenOptions, r RestoreRequest) (*RestoreResu
 	if err != nil {
 		return nil, errorOf(err)
 	}
+	file, err := filepath.Abs(r.File)
+	if err != nil {
+		return nil, errorOf(fmt.Errorf("cannot tell where %s is: %w", r.File, err))
+	}
 	here, err := instancesIn(o.StateDir)
 	if err != nil {
 		return nil, errorOf(err)
@@ -250,7 +254,7 @@ func Restore(ctx context.Context, o OpenOptions, r RestoreRequest) (*RestoreResu
 	var told testimony
 	done, err := state.Restore(ctx, state.Options{Dir: o.StateDir, Verb: o.Verb, Wait: o.LockWait}, state.Restoration{
 		Backup: r.File, Lineage: lineage, Force: r.Force, DryRun: r.DryRun, Check: told.check(),
-		Fill: func(tx state.Tx) error { return told.restored(tx, r.File, time.Now()) },
+		Fill: func(tx state.Tx) error { return told.restored(tx, file, time.Now()) },
 	})
 	if err != nil {
 		return nil, errorOf(servedElsewhere(err, o))
