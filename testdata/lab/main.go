@@ -33,6 +33,8 @@ func main() {
 	parts := flag.String("parts", "bin/lab/parts", "where the programs for the machine are")
 	dir := flag.String("dir", "bin/lab", "where the lab keeps its files")
 	only := flag.String("only", "", "suites or boots; both by default")
+	suite := flag.String("suite", "", "of the suites only this package's")
+	tests := flag.String("run", "", "of the suites only the tests that match, as go test takes it")
 	keep := flag.Bool("keep", false, "keep the machine's disk, to look at it afterwards")
 	printSuites := flag.Bool("print-suites", false, "print the packages whose tests run, one a line, and do nothing")
 	flag.Parse()
@@ -40,6 +42,7 @@ func main() {
 	if *full {
 		p = long
 	}
+	p.narrow(*suite, *tests)
 	if *printSuites {
 		for _, s := range p.suites {
 			fmt.Println(s.Name)

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"pinfold/testdata/lab/wire"
@@ -31,6 +32,17 @@ var (
 		{Name: "cmd/cli"},
 	}}
 )
+
+// narrow leaves out suites and tests that were not asked for.
+func (p *program) narrow(suite, tests string) {
+	p.suites = slices.DeleteFunc(slices.Clone(p.suites), func(s wire.Suite) bool { return suite != "" && s.Name != suite })
+	if tests == "" {
+		return
+	}
+	for i := range p.suites {
+		p.suites[i].Run = tests
+	}
+}
 
 // boot is one life of the machine and how it is to end.
 type boot struct {
