@@ -22,6 +22,7 @@ import (
 	"pinfold/config"
 	"pinfold/reconcile"
 	"pinfold/reconcile/plan"
+	"pinfold/runtime"
 	"pinfold/runtime/leftovers"
 	"pinfold/state"
 )
@@ -110,7 +111,13 @@ func (w *world) end() {
 	if err != nil {
 		w.Error(err)
 	}
-	res, err := s.Apply(ctx, reconcile.ApplyRequest{PlanRequest: reconcile.PlanRequest{Options: plan.Options{Destroy: true}}, AutoApprove: true}, nil, nil)
+	destroy := reconcile.ApplyRequest{PlanRequest: reconcile.PlanRequest{Options: plan.Options{Destroy: true}}, AutoApprove: true}
+	res, err := s.Apply(ctx, destroy, nil, nil)
+	if err != nil && strings.Contains(tellOf(res, err).Error, runtime.ErrBusy.Error()) {
+		// Where thousands of namespaces come and go, the kernel may take its time.
+		w.Logf("once more: %+v", tellOf(res, err))
+		res, err = s.Apply(ctx, destroy, nil, nil)
+	}
 	if err != nil || len(res.Failures) > 0 {
 		w.Errorf("destroy: %v, %+v", err, tellOf(res, err))
 	}
