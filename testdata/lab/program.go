@@ -25,7 +25,9 @@ var (
 		{Name: "runtime/network", Run: "^Test(SameNetworkTalksOthersDoNot|PublishedOnLoopback|SpoofingIsDropped)$"},
 	}}
 	long = program{cuts: 20, shutdowns: 2, clock: true, compiler: true, suites: []wire.Suite{
-		{Name: "runtime/host"},
+		// The one left out copies for as long as a loop changes the tree, and is not
+		// through within its own bound on an emulated processor.
+		{Name: "runtime/host", Skip: "^TestCopyWhileTheTreeChanges$"},
 		{Name: "runtime/network"},
 		{Name: "runtime/conformance"},
 		{Name: "reconcile/onhost"},
