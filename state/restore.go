@@ -81,6 +81,10 @@ func notItself(from *os.File, backup, path string) error {
 // build makes the file fresh from the backup, which is read as it will be, not as it
 // was when it was looked at.
 func (to Restoration) build(lock lockWait, old, from *os.File, fresh string) (*Restored, error) {
+	// What is no backup at all is not copied first: it may be of any size.
+	if err := verify(from); err != nil && !errors.Is(err, errIO) {
+		return nil, fmt.Errorf("cannot restore %s: %w: %w; nothing was changed: take another backup", to.Backup, ErrDamaged, err)
+	}
 	f, err := os.OpenFile(fresh, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, explain(lock.path, "write", err)

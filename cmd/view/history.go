@@ -97,7 +97,7 @@ func (h *SandboxHistory) add(e *reconcile.Event) {
 		if h.CreatedAt == nil && len(h.Instances) == 1 {
 			h.CreatedAt = &at
 		}
-	case "rebuilt", "adopted": // what was before is not known
+	case "rebuilt", "restored", "adopted": // what was before is not known
 		h.instance(e.Instance)
 	case "start":
 		x := h.instance(e.Instance)
