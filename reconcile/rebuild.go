@@ -55,6 +55,7 @@ func Rebuild(ctx context.Context, o OpenOptions, r RebuildRequest) (*RebuildResu
 	if err != nil {
 		return nil, errorOf(err)
 	}
+	h = hostWithPoints(h)
 	res, err := rebuild(ctx, h, lineage, real(o.RunDir), state.Options{Dir: o.StateDir, Verb: o.Verb, Wait: o.LockWait}, r)
 	if err := errors.Join(err, h.Close()); err != nil {
 		return nil, errorOf(err)

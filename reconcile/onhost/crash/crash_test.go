@@ -450,7 +450,6 @@ func byVerb(runs []run) (groups [][]run) {
 
 // unpassed are the failpoints of the source that no verb has to pass, and why.
 var unpassed = map[string]string{
-	"engine.notes.look":        "state rebuild opens the host without the engine",
 	"engine.instance.release":  releases,
 	"host.release.mark":        releases,
 	"host.release.sync":        releases,
