@@ -1,6 +1,8 @@
 package reconcile
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -191,4 +193,33 @@ func conditionOf(v SandboxView, typ string) plan.Condition {
 		}
 	}
 	return plan.Condition{}
+}
+
+// A recreated sandbox that cannot be started, as when it is killed once more just
+// then, keeps the files that were carried over to it.
+func TestAFailedStartKeepsCarriedFiles(t *testing.T) {
+	for _, when := range []sim.When{sim.Before, sim.After} {
+		inTime(t, func(t *testing.T) {
+			l := newLab(t, nil)
+			l.main(sandboxA(""))
+			e := l.open("apply")
+			l.apply(e, plan.Options{})
+			l.world.Kill(sandboxID(e, "sandbox.a"))
+			l.world.Fail(sim.OpStart, "", errors.New("it ended before its command ran"), when, 3)
+			for range 3 {
+				sleep(time.Hour)
+				if _, err := e.Apply(context.Background(), l.request(plan.Options{}), nil, nil); err == nil {
+					t.Fatal("the start was to fail")
+				}
+			}
+			sleep(time.Hour)
+			l.apply(e, plan.Options{})
+			if text, _ := l.world.LayerFile(sandboxID(e, "sandbox.a"), "/log"); !strings.HasPrefix(text, "x") || text == "x" {
+				t.Errorf("the layer says %q: the files of the first run are lost", text)
+			}
+			l.nothingToDo(e)
+			l.tidy(e)
+			l.end(e)
+		})
+	}
 }

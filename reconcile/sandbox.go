@@ -106,7 +106,9 @@ func (e *actor) create(ctx context.Context, rec *plan.Sandbox, then string, w *w
 	if rec.Lease.Start.IsZero() {
 		rec.Lease = rec.Lease.Anew(&rec.Spec, now)
 	}
+	born := fresh
 	if rec.CarryFrom != "" {
+		born = carried
 		rec.Doomed = appendOnce(rec.Doomed, rec.CarryFrom)
 		rec.CarryFrom = ""
 	}
@@ -129,7 +131,7 @@ func (e *actor) create(ctx context.Context, rec *plan.Sandbox, then string, w *w
 	default:
 		var starting *Intent
 		if starting, err = e.next(in, w, intent(opStart, rec)); err == nil {
-			err = e.finishStart(ctx, starting, rec, true)
+			err = e.finishStart(ctx, starting, rec, born)
 		}
 		if err == nil && then == "paused" {
 			err = e.pause(ctx, rec, nil)
@@ -216,7 +218,7 @@ func (e *actor) bringTo(ctx context.Context, rec *plan.Sandbox, mode string, w *
 func (e *actor) start(ctx context.Context, rec *plan.Sandbox, w *write) error {
 	if rec.Instance.Phase == plan.Stopped {
 		if err := e.reserve(ctx, rec); err != nil {
-			return e.startFailed(ctx, nil, rec, false, err)
+			return e.startFailed(ctx, nil, rec, kept, err)
 		}
 		rec.Instance.RunningSpec = rec.Generation
 		e.claim(rec)
@@ -229,12 +231,20 @@ func (e *actor) start(ctx context.Context, rec *plan.Sandbox, w *write) error {
 		e.release(rec.Address)
 		return err
 	}
-	return e.finishStart(ctx, in, rec, false)
+	return e.finishStart(ctx, in, rec, kept)
 }
 
-// finishStart is start once its intent is durable. fresh: the instance was made
-// just now, and goes again if its command cannot be started.
-func (e *actor) finishStart(ctx context.Context, in *Intent, rec *plan.Sandbox, fresh bool) error {
+// birth tells where the instance that is started comes from.
+type birth int
+
+const (
+	kept    birth = iota // it was there
+	fresh                // made just now: it goes again if its command cannot be started
+	carried              // made just now on an earlier one's files: those stay for the next
+)
+
+// finishStart is start once its intent is durable.
+func (e *actor) finishStart(ctx context.Context, in *Intent, rec *plan.Sandbox, born birth) error {
 	inst := rec.Instance
 	var err error
 	if inst.Phase == plan.Stopped {
@@ -243,17 +253,17 @@ func (e *actor) finishStart(ctx context.Context, in *Intent, rec *plan.Sandbox, 
 	if err == nil {
 		err = e.host.Start(ctx, inst.ID)
 	}
-	if err != nil && inst.Phase == plan.Created && !fresh && !errors.Is(err, runtime.ErrCommand) {
+	if err != nil && inst.Phase == plan.Created && born == kept && !errors.Is(err, runtime.ErrCommand) {
 		err = e.startAnew(ctx, rec, err)
 	}
 	if err != nil {
-		return e.startFailed(ctx, in, rec, fresh, err)
+		return e.startFailed(ctx, in, rec, born, err)
 	}
 	now := e.now()
 	switch {
 	case inst.StoppedBy == plan.ByKilled:
 		rec.Retry = plan.Backoff(rec.Retry, upTime(inst), now, rand.Float64(), "")
-	case rec.Retry.Error != "" || !fresh:
+	case rec.Retry.Error != "" || born == kept:
 		rec.Retry = plan.Retry{} // it came up; a recreated one keeps its series
 	}
 	rec.LastActivity = now
@@ -313,13 +323,20 @@ func aliveSeen(rec *plan.Sandbox, frozen bool) plan.Seen {
 // startFailed undoes a start: a fresh instance goes and the sandbox is pending
 // again, one with a past is stopped and keeps its files. in is nil when the host
 // was not touched yet.
-func (e *actor) startFailed(ctx context.Context, in *Intent, rec *plan.Sandbox, fresh bool, cause error) error {
+func (e *actor) startFailed(ctx context.Context, in *Intent, rec *plan.Sandbox, born birth, cause error) error {
 	inst := rec.Instance
 	cause = fmt.Errorf("cannot start %s: %w", rec.Address, cause)
-	if fresh {
+	if born != kept {
 		failed := e.eventOf(rec, "error", "start failed", cause.Error())
 		rec.Instance = nil
-		rec.Doomed = appendOnce(rec.Doomed, inst.ID)
+		if born == carried {
+			if _, err := e.host.Stop(ctx, inst.ID, runtime.StopOptions{}); err != nil {
+				cause = errors.Join(cause, err) // who carries its files on stops it again
+			}
+			rec.CarryFrom = inst.ID
+		} else {
+			rec.Doomed = appendOnce(rec.Doomed, inst.ID)
+		}
 		if err := e.end(in, (&write{bump: true}).sandbox(copySandbox(rec)).event(failed)); err != nil {
 			return errors.Join(cause, err)
 		}

@@ -115,7 +115,7 @@ func (h *Host) Create(ctx context.Context, in runtime.Instance) (p runtime.Proce
 		return p, err
 	}
 	t = time.Now()
-	if err := failpoint.Step("host.outcome.name", func() error { return h.nameRun(in.ID, p) }); err != nil {
+	if err := h.nameRun(in.ID, p); err != nil {
 		return p, fmt.Errorf("cannot write whose outcome file that of instance %s is: %w", in.ID, err)
 	}
 	err = failpoint.Step("host.outcome.place", func() error { return os.Rename(h.outcomePath(in.ID)+".next", h.outcomePath(in.ID)) })
@@ -464,7 +464,7 @@ func (h *Host) forget(id string) error {
 	}
 	if err == nil {
 		// A record that is gone for good must not leave files that a power cut brings back.
-		err = failpoint.Step("host.instances.sync", func() error { return syncPath(filepath.Dir(h.instanceDir(id))) })
+		err = failpoint.Step("host.forgotten.sync", func() error { return syncPath(filepath.Dir(h.instanceDir(id))) })
 	}
 	if err != nil {
 		return fmt.Errorf("cannot remove the files of instance %s: %w", id, err)

@@ -39,7 +39,11 @@ func (h *Host) nameRun(id string, p runtime.Process) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(f, "run %d %d %s\n", p.PID, p.StartTime, p.BootID)
+	line := fmt.Sprintf("run %d %d %s\n", p.PID, p.StartTime, p.BootID)
+	err = failpoint.Step("host.outcome.name", func() error {
+		_, err := f.WriteString(line)
+		return err
+	})
 	return errors.Join(err, f.Close())
 }
 
