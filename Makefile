@@ -39,16 +39,18 @@ demo: build
 test: build
 	$(GO) vet ./...
 	RAPID_SEED=1 $(GO) test -count=1 -timeout 20m ./...
-	@$(MAKE) --no-print-directory crash CRASH=
+	@$(MAKE) --no-print-directory crash CRASH= CRASHRUN=TestKilledAtEachPoint
 
-# Kills and failures at each step that touches the host or the state. make test runs
-# each step once; CRASH=full each step of each verb, some thousand runs.
+# Kills and failures at each step that touches the host or the state. make test kills
+# at each step once, and lets each step of the runtime fail; here each step of each
+# verb is killed at, and fails: some thousand runs. CRASH= does each step once.
 CRASH ?= full
+CRASHRUN ?= .
 crash: deps $(PINIT) $(STARTER)
 	$(GO) vet -tags failpoints ./runtime/... ./reconcile/...
 	PINFOLD_CRASH=$(CRASH) $(GO) test -count=1 -timeout 5h -tags failpoints -run 'Fail$$|Fails$$' ./runtime/host
 	@mkdir -p bin; echo "$(GO) test -tags failpoints ./reconcile/onhost/crash"
-	@PINFOLD_CRASH=$(CRASH) $(GO) test -count=1 -timeout 5h -tags failpoints -v ./reconcile/onhost/crash >bin/crash.log 2>&1; code=$$?; \
+	@PINFOLD_CRASH=$(CRASH) $(GO) test -count=1 -timeout 5h -tags failpoints -run '$(CRASHRUN)' -v ./reconcile/onhost/crash >bin/crash.log 2>&1; code=$$?; \
 		grep -E -- '^ *--- FAIL| runs|PINFOLD_SEED|^(ok|FAIL|panic)' bin/crash.log; \
 		[ $$code = 0 ] || { tail -n 300 bin/crash.log; exit $$code; }
 

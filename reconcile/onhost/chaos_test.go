@@ -735,7 +735,9 @@ func (c *chaos) explain() {
 				continue
 			}
 			// A repair that met the next thing missing may have mended the first.
-			if d.named(e) || e.Type == "error" && strings.Contains(e.Message, "cannot repair") {
+			// One that was killed on its way up is told of by its start.
+			start := e.Instance == d.instance && strings.Contains(e.Message, "ended before its command ran")
+			if d.named(e) || e.Type == "error" && (start || strings.Contains(e.Message, "cannot repair")) {
 				how = "named"
 				break
 			}
