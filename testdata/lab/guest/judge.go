@@ -184,7 +184,8 @@ func (j *judgement) due(key string) {
 		}
 		return
 	}
-	if s := j.phase(address, "stopped", "lost"); s != nil && !s.is("Expired") {
+	// One whose making was cut off just then is on its way no further: pending.
+	if s := j.phase(address, "stopped", "lost", "pending"); s != nil && !s.is("Expired") {
 		j.complain("%s is %s, but not Expired, though its deadline passed", address, s.Phase)
 	}
 }
