@@ -29,7 +29,7 @@ type machine struct {
 
 	mu     sync.Mutex
 	broken string    // the kernel's last words, if they were last words
-	heard  time.Time // the newest line on the console
+	heard  time.Time // when the newest line or word came
 }
 
 // connectBound is how long the emulator may take to come up itself.
@@ -86,9 +86,7 @@ func (m *machine) watch(console io.Reader, log, out io.Writer) {
 	for {
 		line, err := lines.ReadString('\n')
 		line = strings.TrimRight(line, "\r\n")
-		m.mu.Lock()
-		m.heard = time.Now()
-		m.mu.Unlock()
+		m.hear()
 		if line != "" {
 			fmt.Fprintln(log, line)
 		}
@@ -115,6 +113,7 @@ func (m *machine) listen() {
 		if words.Decode(&w) != nil {
 			return // off, or cut off in the middle of a word
 		}
+		m.hear()
 		m.words <- w
 	}
 }
@@ -126,7 +125,13 @@ func (m *machine) kernelTrouble() string {
 	return m.broken
 }
 
-// silentSince is how long ago the console's newest line came.
+func (m *machine) hear() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.heard = time.Now()
+}
+
+// silentSince is how long ago the newest line or word came.
 func (m *machine) silentSince() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()

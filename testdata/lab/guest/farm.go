@@ -175,11 +175,15 @@ func writeFarm() error {
 	return os.WriteFile(filepath.Join(farmDir, "main.hcl"), farmFiles, 0o644)
 }
 
-// read reads a file of a sandbox, which need not run. Of a lost one pinfold hands out
-// nothing; what was in its layer is to be there all the same.
+// read reads a file of a sandbox, which need not run. Of one that is lost or pending
+// pinfold hands out nothing; what was in its layer is to be there all the same.
 func read(s *sandbox, file string) ([]byte, error) {
-	if s.Phase == "lost" {
-		return os.ReadFile(filepath.Join(stateDir, "instances", *s.InstanceID, "upper", file))
+	if s.Phase == "lost" || s.Phase == "pending" {
+		layer, err := layerOf(s)
+		if err != nil {
+			return nil, err
+		}
+		return os.ReadFile(filepath.Join(layer, file))
 	}
 	to, err := os.MkdirTemp("", "read")
 	if err != nil {
@@ -191,6 +195,40 @@ func read(s *sandbox, file string) ([]byte, error) {
 		return nil, err
 	}
 	return os.ReadFile(copied)
+}
+
+// layerOf finds the one writable layer of a sandbox in the state dir: its instance's,
+// or, where that was not created in full, by what is written down beside each. A
+// power cut may have damaged that of others.
+func layerOf(s *sandbox) (string, error) {
+	if s.InstanceID != nil {
+		layer := filepath.Join(stateDir, "instances", *s.InstanceID, "upper")
+		if _, err := os.Stat(layer); err == nil {
+			return layer, nil
+		}
+	}
+	records, err := filepath.Glob(filepath.Join(stateDir, "instances", "*", "instance.json"))
+	if err != nil {
+		return "", err
+	}
+	var layers []string
+	for _, file := range records {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return "", err
+		}
+		var record struct {
+			Instance struct{ Mark struct{ Address string } }
+		}
+		layer := filepath.Join(filepath.Dir(file), "upper")
+		if _, err := os.Stat(layer); err == nil && json.Unmarshal(text, &record) == nil && record.Instance.Mark.Address == s.Address {
+			layers = append(layers, layer)
+		}
+	}
+	if len(layers) != 1 {
+		return "", fmt.Errorf("%s has %d writable layers, not one: %v", s.Address, len(layers), layers)
+	}
+	return layers[0], nil
 }
 
 // starts are the boots in which the sandbox's process was started.

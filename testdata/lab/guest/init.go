@@ -65,7 +65,7 @@ func setUp() error {
 		return err
 	}
 	for _, line := range [][]string{
-		{"modprobe", "-a", "virtio_console", "dummy"},
+		{"modprobe", "-a", "virtio_console", "dummy", "loop"},
 		{"ip", "link", "set", "lo", "up"},
 		// Tests of what leaves the host need somewhere to leave to.
 		{"ip", "link", "add", "uplink", "type", "dummy"},

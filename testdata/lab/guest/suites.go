@@ -21,14 +21,14 @@ const suiteBound = 50 * time.Minute
 func (d *driver) suites() error {
 	var failed []error
 	for _, s := range d.Suites {
-		if err := runSuite(s); err != nil {
+		if err := d.runSuite(s); err != nil {
 			failed = append(failed, fmt.Errorf("%s: %w", s.Name, err))
 		}
 	}
 	return errors.Join(failed...)
 }
 
-func runSuite(s wire.Suite) error {
+func (d *driver) runSuite(s wire.Suite) error {
 	ctx, cancel := context.WithTimeout(context.Background(), suiteBound)
 	defer cancel()
 	dir := filepath.Join(wire.SuitesDir, s.Name)
@@ -55,6 +55,9 @@ func runSuite(s wire.Suite) error {
 	for {
 		line, err := lines.ReadString('\n')
 		fmt.Fprint(log, line)
+		if strings.HasPrefix(line, "===") {
+			d.word(wire.Word{}) // results of parts come with the whole; it is alive
+		}
 		result, name, _ := strings.Cut(strings.TrimSpace(line), ": ")
 		switch result {
 		case "--- PASS":
@@ -75,7 +78,7 @@ func runSuite(s wire.Suite) error {
 	say("%s: %d passed, %d failed, %d skipped in %.0f s", s.Name, passed, failed, skipped, time.Since(began).Seconds())
 	switch {
 	case err != nil || failed > 0:
-		return fmt.Errorf("%w, %d tests failed\n%s", err, failed, logTail(log.Name()))
+		return fmt.Errorf("%w, %d tests failed\n%s", err, failed, told(log.Name()))
 	case passed == 0:
 		return fmt.Errorf("no test is called %s", s.Run)
 	case skipped > 0:
@@ -84,10 +87,17 @@ func runSuite(s wire.Suite) error {
 	return nil
 }
 
-func logTail(file string) string {
+// told is what the tests themselves said, and the end of everything.
+func told(file string) string {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return err.Error()
 	}
-	return tail(text, 150)
+	var words strings.Builder
+	for line := range strings.Lines(string(text)) {
+		if strings.Contains(line, "_test.go:") || strings.Contains(line, "--- FAIL") {
+			words.WriteString(line)
+		}
+	}
+	return words.String() + tail(text, 40)
 }

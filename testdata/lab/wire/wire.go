@@ -46,7 +46,7 @@ type Suite struct {
 	Skip string
 }
 
-// Word is what the machine says.
+// Word is what the machine says. An empty one says that it is alive.
 type Word struct {
 	Up      bool            // tell me what to do
 	Note    string          // keep Value under this name, or nothing any more
