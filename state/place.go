@@ -65,11 +65,11 @@ func Rebuild(ctx context.Context, o Options, lineage string, fill func(Tx) error
 var uuid = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
 // beyond is a serial that no file of before has: serials count changes, which are
-// fewer than milliseconds, since each is a commit of its own or one of a few in it.
+// fewer than microseconds, since each is a commit of its own or one of a few in it.
 // So a plan that was saved before fits no more, though of the file that it was made
 // of nothing can be read.
 func beyond(serial uint64) uint64 {
-	return max(serial+1, uint64(max(0, time.Now().UnixMilli())))
+	return max(serial+1, uint64(max(0, time.Now().UnixMicro())))
 }
 
 // foremost is the greatest serial that the backups and the files that were moved

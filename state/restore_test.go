@@ -289,11 +289,11 @@ func TestSerialsOfRestoresGrow(t *testing.T) {
 		}
 	}
 	// A clock that was stepped back: what lies aside is known, though.
-	ahead := filepath.Join(dir, backupsName, "state-29991231T000000Z-9000000000000.db")
+	ahead := filepath.Join(dir, backupsName, "state-29991231T000000Z-9000000000000000.db")
 	if err := os.WriteFile(ahead, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if r, err := restoreFrom(dir, backup.Path, "", true); err != nil || r.Serial != 9000000000001 {
+	if r, err := restoreFrom(dir, backup.Path, "", true); err != nil || r.Serial != 9000000000000001 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	if err := os.Remove(ahead); err != nil {
