@@ -17,14 +17,59 @@ type Desired struct {
 	Volumes   []Resource[Volume]  `json:"volumes,omitempty"`
 	Sandboxes []Resource[Sandbox] `json:"sandboxes,omitempty"`
 	Outputs   []Output            `json:"outputs,omitempty"`
+
+	Moves    []Move    `json:"moves,omitempty"`
+	Imports  []Import  `json:"imports,omitempty"`
+	Removals []Removal `json:"removals,omitempty"`
+	Checks   []Check   `json:"checks,omitempty"`
+}
+
+// Move is a `moved` block: what was recorded at From is the same thing at To. Both
+// are addresses of a resource, with or without a key, or of a module (module.ci,
+// module.ci["a"]), from the root module's point of view.
+type Move struct {
+	From   string   `json:"from"`
+	To     string   `json:"to"`
+	Source Position `json:"source,omitzero"`
+}
+
+// Import is an `import` block: the instance or volume with this id, which bears the
+// state's mark and is on no record, becomes the record of To.
+type Import struct {
+	To     string   `json:"to"` // full address of a sandbox or volume that is declared
+	ID     string   `json:"id"`
+	Source Position `json:"source,omitzero"`
+}
+
+// Removal is a `removed` block: what is recorded at From (as in Move) is declared no
+// more. Without Destroy its record goes, and what is on the host stays, left alone
+// for ever.
+type Removal struct {
+	From    string   `json:"from"`
+	Destroy bool     `json:"destroy"`
+	Source  Position `json:"source,omitzero"`
+}
+
+// Check is a condition of the configuration that was evaluated: an assert of a check
+// block, a precondition or a postcondition. A failed condition that is not of a check
+// block is an error among the diagnostics; one of a check block is a warning there.
+type Check struct {
+	Address string   `json:"address"`           // check.NAME, or of the resource instance or output whose condition it is
+	Kind    string   `json:"kind"`              // assert, precondition, postcondition
+	Status  string   `json:"status"`            // pass, fail, unknown (until applied)
+	Message string   `json:"message,omitempty"` // the error_message of one that failed
+	Source  Position `json:"source,omitzero"`
 }
 
 // Resource is one declared thing with what the engine needs to know around it.
 type Resource[T any] struct {
-	Address   string    `json:"address"` // sandbox.py["a"], network.agents
-	Spec      T         `json:"spec"`
-	Unknown   []string  `json:"unknown,omitempty"`    // attribute paths known only after apply, sorted: env.NET, command[2]
-	DependsOn []string  `json:"depends_on,omitempty"` // addresses of resources it refers to or names in depends_on, sorted; whole resources, all keys of a for_each when the reference does not name one
+	Address   string   `json:"address"` // sandbox.py["a"], network.agents
+	Spec      T        `json:"spec"`
+	Unknown   []string `json:"unknown,omitempty"`    // attribute paths known only after apply, sorted: env.NET, command[2]
+	DependsOn []string `json:"depends_on,omitempty"` // addresses of resources it refers to or names in depends_on, sorted; whole resources, all keys of a for_each when the reference does not name one
+	// Sensitive are the attribute paths of the spec, as in Unknown, whose values are
+	// not to be shown nor kept in clear; each also covers what lies below it. Sorted.
+	Sensitive []string  `json:"sensitive,omitempty"`
 	Lifecycle Lifecycle `json:"lifecycle,omitzero"`
 	Source    Position  `json:"source,omitzero"` // the block's header
 	// Sources tells for each attribute path of the spec where its value comes
@@ -39,6 +84,16 @@ type Resource[T any] struct {
 type Lifecycle struct {
 	PreventDestroy bool     `json:"prevent_destroy,omitempty"`
 	IgnoreChanges  []string `json:"ignore_changes,omitempty"` // top-level attribute names
+	// CreateBeforeDestroy makes the new instance of a replace before the old one goes.
+	CreateBeforeDestroy bool `json:"create_before_destroy,omitempty"`
+	// ReplaceTriggeredBy are the things whose change replaces this one.
+	ReplaceTriggeredBy []Trigger `json:"replace_triggered_by,omitempty"`
+}
+
+// Trigger is one reference of replace_triggered_by.
+type Trigger struct {
+	Address string `json:"address"`        // a resource instance, or a whole resource for any of its instances
+	Path    string `json:"path,omitempty"` // attribute path of its spec; empty: any update or replace of it
 }
 
 // Position is a place in a file; Policy names the policy block it came through, if any.
@@ -184,6 +239,7 @@ type Output struct {
 	Type        []byte `json:"type,omitempty"`  // cty's JSON form of the type
 	Unknown     bool   `json:"unknown,omitempty"`
 	Description string `json:"description,omitempty"`
+	Sensitive   bool   `json:"sensitive,omitempty"` // not to be shown unless asked for by name, nor kept in clear
 }
 
 // Exports are what other blocks may read of a resource that exists, by address
