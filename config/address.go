@@ -12,18 +12,17 @@ import (
 )
 
 // Address names one declared thing: sandbox.py, sandbox.worker["a"],
-// sandbox.worker[0].
+// module.ci["a"].sandbox.runner[0].
 type Address struct {
-	Type string // sandbox, image, network, volume, policy
-	Name string
-	Key  any // nil, a string (for_each) or an int (count)
+	Module string // address of the module it is declared in, as ParseModule gives it; empty for the root module
+	Type   string // sandbox, image, network, volume, policy
+	Name   string
+	Key    any // nil, a string (for_each) or an int (count)
 }
 
 // String writes the address as ParseAddress reads it. A string key is quoted
 // as in HCL, so that the text also works as a reference in a file.
-func (a Address) String() string {
-	return a.Type + "." + a.Name + index(a.Key)
-}
+func (a Address) String() string { return a.Whole() + index(a.Key) }
 
 // index is a key in brackets, or nothing for none.
 func index(key any) string {
@@ -36,42 +35,98 @@ func index(key any) string {
 	return ""
 }
 
-// Whole is the address without its key.
-func (a Address) Whole() string { return a.Type + "." + a.Name }
+// Whole is the address without its own key.
+func (a Address) Whole() string { return inModule(a.Module, a.Type+"."+a.Name) }
 
-// ParseAddress reads the text of an address. Only a type, a name and at most
-// one key are accepted: sandbox.py["a"].address is an expression, not an address.
+// inModule is what a module calls by a relative address, seen from the root module.
+func inModule(module, relative string) string {
+	if module == "" {
+		return relative
+	}
+	return module + "." + relative
+}
+
+// ParseAddress reads the text of a resource's or policy's address: modules, a type,
+// a name and at most one key. sandbox.py["a"].address is an expression, not an
+// address, and module.ci is a module's.
 func ParseAddress(text string) (Address, error) {
-	bad := func(why string) (Address, error) {
-		return Address{}, fmt.Errorf("%q is not an address: %s; write TYPE.NAME, TYPE.NAME[\"KEY\"] or TYPE.NAME[0], such as sandbox.py", text, why)
+	address, _, err := parseAddress(text)
+	if err == nil && address.Type == "" {
+		err = errors.New("it names a module, not a thing in it")
 	}
-	traversal, diags := hclsyntax.ParseTraversalAbs([]byte(text), "", hcl.InitialPos)
-	if diags.HasErrors() {
-		return bad(strings.TrimSuffix(strings.ToLower(diags[0].Detail), "."))
-	}
-	if len(traversal) < 2 || len(traversal) > 3 {
-		return bad("it has " + strconv.Itoa(len(traversal)) + " parts")
-	}
-	name, ok := traversal[1].(hcl.TraverseAttr)
-	if !ok {
-		return bad("a name must follow the type")
-	}
-	address := Address{Type: traversal.RootName(), Name: name.Name}
-	if _, ok := resourceKinds[address.Type]; !ok && address.Type != "policy" {
-		return bad("there is no type " + strconv.Quote(address.Type))
-	}
-	if len(traversal) == 3 {
-		index, ok := traversal[2].(hcl.TraverseIndex)
-		if !ok {
-			return bad("only a key in brackets may follow the name")
-		}
-		key, err := keyOf(index.Key)
-		if err != nil {
-			return bad(err.Error())
-		}
-		address.Key = key
+	if err != nil {
+		return Address{}, fmt.Errorf("%q is not an address: %w; write TYPE.NAME, TYPE.NAME[\"KEY\"] or TYPE.NAME[0], such as sandbox.py, with module.NAME. in front for what is in a module", text, err)
 	}
 	return address, nil
+}
+
+// ParseModule reads the text of a module's address and gives it in the form that
+// Address.Module and Move have: module.ci, module.ci["a"], module.ci["a"].module.db.
+func ParseModule(text string) (string, error) {
+	address, _, err := parseAddress(text)
+	if err == nil && address.Type != "" {
+		err = errors.New("it names a " + address.Type)
+	}
+	if err != nil {
+		return "", fmt.Errorf("%q is not the address of a module: %w; write module.NAME, module.NAME[\"KEY\"] or module.NAME[0]", text, err)
+	}
+	return address.Module, nil
+}
+
+// moduleStep is one module on the way to an address.
+type moduleStep struct {
+	name string
+	key  any
+}
+
+// parseAddress reads either; a module's address has no type. It also gives the way
+// to the module, step by step.
+func parseAddress(text string) (out Address, way []moduleStep, err error) {
+	traversal, diags := hclsyntax.ParseTraversalAbs([]byte(text), "", hcl.InitialPos)
+	if diags.HasErrors() {
+		return out, nil, errors.New(strings.TrimSuffix(strings.ToLower(diags[0].Detail), "."))
+	}
+	for rest := traversal; len(rest) > 0; {
+		kind, name := traverserName(rest[0]), attrName(rest, 1)
+		switch {
+		case out.Type != "":
+			return out, nil, errors.New("only a key in brackets may follow the name")
+		case kind == "":
+			return out, nil, errors.New("a type must follow the module")
+		case kind != "module" && kind != "policy" && resourceKinds[kind] == nil:
+			return out, nil, errors.New("there is no type " + strconv.Quote(kind))
+		case name == "":
+			return out, nil, errors.New("a name must follow " + kind)
+		}
+		var key any
+		rest = rest[2:]
+		if len(rest) > 0 {
+			if at, ok := rest[0].(hcl.TraverseIndex); ok {
+				if key, err = keyOf(at.Key); err != nil {
+					return out, nil, err
+				}
+				rest = rest[1:]
+			}
+		}
+		if kind == "module" {
+			way = append(way, moduleStep{name, key})
+			out.Module = inModule(out.Module, "module."+name+index(key))
+		} else {
+			out.Type, out.Name, out.Key = kind, name, key
+		}
+	}
+	return out, way, nil
+}
+
+// traverserName is the name at the root of a traversal or of an attribute in it.
+func traverserName(t hcl.Traverser) string {
+	switch t := t.(type) {
+	case hcl.TraverseRoot:
+		return t.Name
+	case hcl.TraverseAttr:
+		return t.Name
+	}
+	return ""
 }
 
 // keyOf turns an index into an address key.

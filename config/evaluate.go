@@ -298,7 +298,7 @@ func (x *expression) explain(d *hcl.Diagnostic) *hcl.Diagnostic {
 		}
 		explained := *d
 		explained.Summary = "No such instance"
-		explained.Detail = fmt.Sprintf("%s does not exist. %s", Address{r.target.kind, r.target.name, r.key}, hint)
+		explained.Detail = fmt.Sprintf("%s does not exist. %s", Address{Type: r.target.kind, Name: r.target.name, Key: r.key}, hint)
 		return &explained
 	}
 	return d
@@ -482,7 +482,7 @@ func (ev *evaluation) allow(instances int) {
 }
 
 func (n *node) addInstance(key any, each *hcl.EvalContext) {
-	address := Address{n.kind, n.name, key}.String()
+	address := Address{Type: n.kind, Name: n.name, Key: key}.String()
 	n.byKey[key] = address
 	n.instances = append(n.instances, instance{address, key, each})
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -11,23 +12,29 @@ import (
 const maxHostname = 64
 
 // DefaultHostname is the host name of a sandbox that declares none, from its
-// address: KEY.NAME, or NAME without a key, each part cut down to lower-case
-// letters, digits and hyphens. Names too long for the kernel are shortened and
-// end in a hash of the address. A text that is no address gives a name too, so
-// that it can be used on whatever a record holds.
+// address: KEY.NAME, or NAME without a key, with the same of each module it lies in
+// in front (a.ci.x.runner of module.ci["a"].sandbox.runner["x"]), each part cut down
+// to lower-case letters, digits and hyphens. Names too long for the kernel are
+// shortened and end in a hash of the address. A text that is no address gives a name
+// too, so that it can be used on whatever a record holds.
 func DefaultHostname(address string) string {
-	a, err := ParseAddress(address)
-	if err != nil {
-		a = Address{Name: address}
+	a, way, err := parseAddress(address)
+	if err != nil || a.Type == "" {
+		a, way = Address{Name: address}, nil
 	}
-	return a.hostname()
+	return hostname(way, a)
 }
 
-func (a Address) hostname() string {
-	name := hostLabel(a.Name)
-	if a.Key != nil {
-		name = hostLabel(fmt.Sprint(a.Key)) + "." + name
+// hostname is DefaultHostname of an address in the module that way leads to.
+func hostname(way []moduleStep, a Address) string {
+	labels := make([]string, 0, 2*len(way)+2)
+	for _, step := range slices.Concat(way, []moduleStep{{a.Name, a.Key}}) {
+		if step.key != nil {
+			labels = append(labels, hostLabel(fmt.Sprint(step.key)))
+		}
+		labels = append(labels, hostLabel(step.name))
 	}
+	name := strings.Join(labels, ".")
 	if len(name) <= maxHostname {
 		return name
 	}

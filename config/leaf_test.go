@@ -78,14 +78,18 @@ func TestParseSize(t *testing.T) {
 
 func TestParseAddress(t *testing.T) {
 	for text, want := range map[string]Address{
-		"sandbox.py":             {"sandbox", "py", nil},
-		"sandbox.w[\"a\"]":       {"sandbox", "w", "a"},
-		"sandbox.w[0]":           {"sandbox", "w", 0},
-		"network.a-b_c":          {"network", "a-b_c", nil},
-		`sandbox.w["a\"b"]`:      {"sandbox", "w", `a"b`},
-		`sandbox.w["$${x} %%{"]`: {"sandbox", "w", "${x} %{"},
-		`sandbox.w["$5 100%"]`:   {"sandbox", "w", "$5 100%"},
-		`policy.p`:               {"policy", "p", nil},
+		"sandbox.py":                                 {Type: "sandbox", Name: "py"},
+		"sandbox.w[\"a\"]":                           {Type: "sandbox", Name: "w", Key: "a"},
+		"sandbox.w[0]":                               {Type: "sandbox", Name: "w", Key: 0},
+		"network.a-b_c":                              {Type: "network", Name: "a-b_c"},
+		`sandbox.w["a\"b"]`:                          {Type: "sandbox", Name: "w", Key: `a"b`},
+		`sandbox.w["$${x} %%{"]`:                     {Type: "sandbox", Name: "w", Key: "${x} %{"},
+		`sandbox.w["$5 100%"]`:                       {Type: "sandbox", Name: "w", Key: "$5 100%"},
+		`policy.p`:                                   {Type: "policy", Name: "p"},
+		`module.ci.volume.v`:                         {Module: "module.ci", Type: "volume", Name: "v"},
+		`module.module.policy.p`:                     {Module: "module.module", Type: "policy", Name: "p"},
+		`module.ci["a"].sandbox.runner["x"]`:         {Module: `module.ci["a"]`, Type: "sandbox", Name: "runner", Key: "x"},
+		`module.ci["].[\""].module.db[3].image.i[0]`: {Module: `module.ci["].[\""].module.db[3]`, Type: "image", Name: "i", Key: 0},
 	} {
 		got, err := ParseAddress(text)
 		if err != nil || got != want {
@@ -96,26 +100,72 @@ func TestParseAddress(t *testing.T) {
 			t.Errorf("%q is written back as %q", text, got.String())
 		}
 	}
-	for _, text := range []string{"", "py", "sandbox", "sandbox.", "sandbox.py.address", "sandbox.py[", "sandbox.py[\"a\"].x", "sandbx.py", "sandbox.w[-1]", "sandbox.w[1.5]", "sandbox.w[x]", "sandbox.w[\"${x}\"]", "sandbox[0]", "sandbox.w[0][1]"} {
+	for _, text := range []string{
+		"", "py", "sandbox", "sandbox.", "sandbox.py.address", "sandbox.py[", "sandbox.py[\"a\"].x", "sandbx.py", "sandbox.w[-1]",
+		"sandbox.w[1.5]", "sandbox.w[x]", "sandbox.w[\"${x}\"]", "sandbox[0]", "sandbox.w[0][1]", "module.ci", "module.ci[0]", "module.sandbox.py",
+		"module.ci[0][1].sandbox.py", "sandbox.py.module.ci", "module.ci.sandbox", "module.ci.sandbx.py", "module.ci[0].[1].sandbox.x", "module", "module.ci.url",
+	} {
 		if got, err := ParseAddress(text); err == nil {
 			t.Errorf("%q: %+v, want an error", text, got)
 		}
 	}
 }
 
+func TestParseModule(t *testing.T) {
+	for _, text := range []string{"module.ci", `module.ci["a"]`, "module.ci[2].module.db", `module.sandbox.module.b["]."]`} {
+		if got, err := ParseModule(text); err != nil || got != text {
+			t.Errorf("%q: %q, %v", text, got, err)
+		}
+	}
+	if got, err := ParseModule(` module.ci[ "a" ] `); err != nil || got != `module.ci["a"]` {
+		t.Errorf("with spaces: %q, %v", got, err)
+	}
+	for _, text := range []string{"", "module", "module.", "module.ci.", "module.ci.sandbox.py", "sandbox.py", "module.ci[x]", "module.ci.url", "module[0]"} {
+		if got, err := ParseModule(text); err == nil {
+			t.Errorf("%q: %q, want an error", text, got)
+		}
+	}
+}
+
+// anyKey draws the key of an address: none, text or number.
+func anyKey(t *rapid.T, label string) any {
+	switch rapid.IntRange(0, 2).Draw(t, label) {
+	case 1:
+		// What for_each gives is normalised by cty; so is what is read.
+		return rapid.StringOf(rapid.RuneFrom([]rune("ab \"\\${}%\n\t\r~.[]é世\x00\x7f"))).Draw(t, label+" text")
+	case 2:
+		return rapid.IntRange(0, math.MaxInt32).Draw(t, label+" index")
+	}
+	return nil
+}
+
+// anyAddress draws the address of a sandbox, in modules or not.
+func anyAddress(t *rapid.T) Address {
+	name := func(label string) string { return rapid.StringMatching(`[a-z_][a-z0-9_-]{0,9}`).Draw(t, label) }
+	a := Address{Type: "sandbox", Name: name("name"), Key: anyKey(t, "key")}
+	for range rapid.IntRange(0, 3).Draw(t, "modules") {
+		a.Module = inModule(a.Module, "module."+name("module")+index(anyKey(t, "module key")))
+	}
+	return a
+}
+
 func TestAddressTextReadsBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		a := Address{Type: "sandbox", Name: rapid.StringMatching(`[a-z_][a-z0-9_-]{0,9}`).Draw(t, "name")}
-		switch rapid.IntRange(0, 2).Draw(t, "kind") {
-		case 1:
-			// What for_each gives is normalised by cty; so is what is read.
-			a.Key = rapid.StringOf(rapid.RuneFrom([]rune("ab \"\\${}%\n\t\r~.[]é世\x00\x7f"))).Draw(t, "key")
-		case 2:
-			a.Key = rapid.IntRange(0, math.MaxInt32).Draw(t, "index")
-		}
+		a := anyAddress(t)
 		again, err := ParseAddress(a.String())
 		if err != nil || again != a {
 			t.Fatalf("%#v is written %s and read as %#v, %v", a, a, again, err)
+		}
+		if a.Module != "" {
+			if module, err := ParseModule(a.Module); err != nil || module != a.Module {
+				t.Fatalf("%s is read as the module %s, %v", a.Module, module, err)
+			}
+			if !namesModule(a.Module) {
+				t.Fatalf("%s names no module", a.Module)
+			}
+		}
+		if namesModule(a.String()) {
+			t.Fatalf("%s names a module", a)
 		}
 	})
 }
@@ -150,6 +200,9 @@ func TestDefaultHostname(t *testing.T) {
 		"sandbox._":                   "x",
 		"sandbox.w[\"" + long + "\"]": "",
 		"no address":                  "no-address",
+		"module.ci.sandbox.py":        "ci.py",
+		`module.Ci["a"].module.db[0].sandbox.py["x"]`: "a.ci.0.db.x.py",
+		"module.ci": "module-ci",
 	} {
 		got := DefaultHostname(address)
 		if want != "" && got != want {

@@ -138,8 +138,8 @@ func (d *decoder) sandbox(spec *Sandbox) {
 // note records what must be unique among all sandboxes.
 func (d *decoder) note(spec *Sandbox) {
 	if spec.Network != nil {
-		a := Address{"sandbox", d.n.name, d.in.key}
-		d.ev.hosts = append(d.ev.hosts, hostUse{a.hostname(), spec.Network.Name, d.in.address, d.n.rng})
+		a := Address{Type: "sandbox", Name: d.n.name, Key: d.in.key}
+		d.ev.hosts = append(d.ev.hosts, hostUse{hostname(nil, a), spec.Network.Name, d.in.address, d.n.rng})
 	}
 	if len(spec.Ports) == 0 {
 		return
