@@ -54,6 +54,7 @@ type evaluation struct {
 	functions map[string]function.Function
 	budget    *budget
 	valueless bool // variables without a value are unknown, and so is what they decide
+	console   bool // anything may be referred to afterwards
 	m         *module
 	host      *hostPolicies
 	known     map[string]string // kind of each resource instance, by address

@@ -86,6 +86,8 @@ func (n *node) title() string {
 		return "local value " + quote(n.name)
 	case "var":
 		return "variable " + quote(n.name)
+	case "console":
+		return "the console"
 	}
 	return n.kind + " " + quote(n.name)
 }

@@ -84,11 +84,11 @@ func (ev *evaluation) sandboxes(n *node) {
 		d.contradictions(&spec)
 		d.note(&spec)
 		ev.out.Sandboxes = append(ev.out.Sandboxes, finish(d, spec))
-		if n.used {
+		if n.used || ev.console {
 			elements = append(elements, d.sandboxExports(&spec, attachment != nil))
 		}
 	}
-	if n.used {
+	if n.used || ev.console {
 		ev.setValue(n, elements)
 	}
 }

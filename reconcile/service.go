@@ -47,6 +47,8 @@ type Service interface {
 	Events(ctx context.Context, r EventsRequest) (*EventsResult, error)
 	// Outputs are the values kept by the last apply.
 	Outputs(ctx context.Context) ([]config.Output, error)
+	// Records are what is recorded of everything.
+	Records(ctx context.Context) (*RecordsResult, error)
 	// Verify reads the whole state file and tells what is wrong with it. What is
 	// wrong is no error.
 	Verify(ctx context.Context) (*VerifyResult, error)

@@ -94,7 +94,7 @@ func (r *run) root() *cli.Command {
 			&cli.BoolFlag{Name: "version", Aliases: []string{"v"}, Usage: "print the version, as 'pinfold version' does", Local: true, Destination: &version},
 		),
 		Commands: []*cli.Command{
-			r.initCommand(), r.validateCommand(), r.fmtCommand(), r.showCommand(),
+			r.initCommand(), r.validateCommand(), r.fmtCommand(), r.consoleCommand(), r.showCommand(),
 			r.planCommand(), r.applyCommand(), r.destroyCommand(),
 			r.listCommand(), r.describeCommand(), r.eventsCommand(), r.historyCommand(), r.logsCommand(), r.waitCommand(), r.outputCommand(),
 			r.startCommand(), r.stopCommand(), r.pauseCommand(), r.resumeCommand(), r.releaseCommand(), r.renewCommand(), r.touchCommand(),

@@ -56,6 +56,7 @@ type engine struct {
 	backup    func(reconcile.BackupRequest) (*reconcile.BackupResult, error)
 	gcs       []reconcile.GCRequest
 	collected *reconcile.GCResult
+	recorded  *reconcile.RecordsResult
 }
 
 type session struct {

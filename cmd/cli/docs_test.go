@@ -48,7 +48,7 @@ func TestPagesHaveValidExamples(t *testing.T) {
 func TestPagesNameCommands(t *testing.T) {
 	root := (&run{App: New()}).root()
 	shown := regexp.MustCompile("(?m)(?:^    \\$ (?:sudo )?|`)pinfold ([a-z]+)")
-	for _, page := range []string{"docs/lifecycle.md", "docs/start.md", "docs/agent.md", "docs/state.md", "README.md"} {
+	for _, page := range []string{"docs/lifecycle.md", "docs/start.md", "docs/agent.md", "docs/state.md", "docs/commands.md", "README.md"} {
 		text, err := os.ReadFile(filepath.Join("../..", page))
 		if err != nil {
 			t.Fatal(err)

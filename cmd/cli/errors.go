@@ -123,7 +123,6 @@ var insteadOf = map[string]string{
 	"taint":        "'pinfold apply -replace ADDRESS' makes a new instance of a sandbox.",
 	"workspace":    "Give each configuration a state of its own with -state-dir and -run-dir.",
 	"force-unlock": "No lock outlives its process: a command that waits names who has the state, with its pid.",
-	"console":      "'pinfold show -effective SANDBOX' and 'pinfold output' show evaluated values.",
 	"drift":        "'pinfold plan' shows what differs on the host; with -detailed-exitcode it exits 2.",
 	"top":          "'pinfold list' shows each sandbox with its pid, which other tools take.",
 	"ls":           "'pinfold list' lists the sandboxes.",

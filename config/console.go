@@ -1,0 +1,60 @@
+package config
+
+import (
+	"maps"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
+)
+
+// Console evaluates expressions one by one where the root module's own are, with
+// its variables, locals and resources.
+type Console struct{ ev *evaluation }
+
+// consoleFile is the name that diagnostics about an expression carry.
+const consoleFile = "<console>"
+
+// Console prepares a configuration for expressions about it. ex is as in Evaluate.
+// A variable without a value is unknown, and so is everything that the errors among
+// the diagnostics are about. Unlike those of files, expressions read the disk.
+func (s *Source) Console(set Settings, ex Exports) (*Console, Diagnostics) {
+	open := *s
+	open.Reads, open.Globs, open.unread = orEmpty(s.Reads), orEmpty(s.Globs), maps.Clone(s.unread)
+	ev := newEvaluation(&open, set, ex, &disk{source: &open, live: true, valueless: true})
+	ev.valueless, ev.console = true, true
+	ev.run()
+	return &Console{ev}, ev.sorted()
+}
+
+func orEmpty[V any](m map[string]V) map[string]V {
+	out := make(map[string]V, len(m))
+	maps.Copy(out, m)
+	return out
+}
+
+// Evaluate works out one expression. The value may be unknown or marked, whole or in
+// parts, and means nothing when there are errors among the diagnostics.
+func (c *Console) Evaluate(text string) (cty.Value, Diagnostics) {
+	ev := c.ev
+	ev.sink = newSink()
+	*ev.budget = *newBudget()
+	ev.source(consoleFile, []byte(text), nil)
+	if _, deep := tooDeep([]byte(text)); deep {
+		ev.fail("", nil, "Nested too deeply", "Brackets, operators and conditionals nest deeper here than this program reads.")
+		return cty.DynamicVal, ev.sorted()
+	}
+	expr, diags := hclsyntax.ParseExpression([]byte(text+"\n"), consoleFile, hcl.InitialPos)
+	if ev.addAll("", diags); diags.HasErrors() {
+		return cty.DynamicVal, ev.sorted()
+	}
+	attr := &hclsyntax.Attribute{Name: "expression", Expr: bound(expr), SrcRange: expr.Range()}
+	n := &node{kind: "console", name: "expression", local: attr, rng: expr.Range(), exprs: map[*hclsyntax.Attribute]*expression{}}
+	ev.m.resolveAttr(ev.sink, n, attr)
+	for _, r := range n.exprs[attr].refs {
+		n.deps = append(n.deps, r.target)
+	}
+	ev.scopeOf(n)
+	v, _ := ev.value(n, attr, n.scope, "")
+	return v, ev.sorted()
+}
