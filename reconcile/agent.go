@@ -117,9 +117,12 @@ func (a *agent) nudgeThese(addresses ...string) {
 	}
 }
 
-// loop runs until ctx ends, then waits for the lanes that run.
+// loop runs until ctx ends, or the state can be relied on no more, and then waits for
+// the lanes that run.
 func (a *agent) loop(ctx context.Context, ready func()) error {
 	defer a.work.Wait()
+	ctx, end := context.WithCancel(ctx)
+	defer end()
 	defer a.unwatchAll()
 	defer a.relay.Close()
 	a.work.Go(func() { a.keepActivity(ctx) })

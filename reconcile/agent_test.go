@@ -14,6 +14,7 @@ import (
 	"pinfold/config"
 	"pinfold/reconcile/plan"
 	"pinfold/runtime/sim"
+	"pinfold/state"
 )
 
 // one is a configuration of one sandbox "a" without a network.
@@ -697,6 +698,49 @@ func TestUnwritableStateIsPaced(t *testing.T) {
 		l.phase(p.Engine, "sandbox.a", plan.Running)
 		l.tidy(p.Engine)
 		k.stop()
+		l.end(p.Engine)
+	})
+}
+
+// uncertain is a store whose last commit may or may not be on the disk: from then on
+// it has one answer.
+type uncertain struct{ state.Store }
+
+func (uncertain) Update(func(state.Tx) error) error {
+	return fmt.Errorf("cannot go on: %w", state.ErrOutcome)
+}
+func (uncertain) View(func(state.Tx) error) error {
+	return fmt.Errorf("cannot go on: %w", state.ErrOutcome)
+}
+
+// An agent whose state is in doubt ends: only the next one, which opens the state
+// anew, knows what is in it. What runs goes on.
+func TestAgentEndsWhereTheStateIsInDoubt(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		l := newLab(t, map[string]string{"main.hcl": one("")})
+		p := l.process("agent", &mortal{})
+		l.apply(p.Engine, plan.Options{})
+		id := l.id(p.Engine, "sandbox.a")
+		store := p.Engine.store
+		a := newAgent(p.Engine)
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		ready, over := make(chan struct{}), make(chan error, 1)
+		go func() { over <- a.loop(ctx, func() { close(ready) }) }()
+		<-ready
+		p.Engine.store = uncertain{store}
+		l.world.KillMain(id, 9)
+		sleep(time.Minute)
+		select {
+		case err := <-over:
+			if !errors.Is(err, state.ErrOutcome) {
+				t.Errorf("it ended with %v", err)
+			}
+		default:
+			t.Fatal("it goes on")
+		}
+		p.Engine.nudge = nil
+		p.Engine.store = store
 		l.end(p.Engine)
 	})
 }

@@ -397,7 +397,7 @@ func (e *Engine) keepBackups(ctx context.Context, every time.Duration) {
 		case errors.Is(err, state.ErrClosed):
 			return
 		case err != nil:
-			e.complain("state", "no daily backup", err)
+			e.complain("state", "daily backup", err)
 		default:
 			e.content("state")
 			if r != nil {

@@ -186,7 +186,7 @@ func TestAgentKeepsBackups(t *testing.T) {
 	eventually(t, "there is a backup", func() bool { return len(backupsIn(t, l.state)) == 1 })
 	cancel()
 	<-over
-	for _, want := range []string{"[ERROR] no daily backup", "[INFO]  backup made"} {
+	for _, want := range []string{"[ERROR] daily backup: address=state error=\"no backup of the state was made", "[INFO]  backup made"} {
 		if strings.Count(said.String(), want) != 1 {
 			t.Errorf("%q is not said once:\n%s", want, said.String())
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -237,6 +238,51 @@ func TestGCRemovesNothingUnknown(t *testing.T) {
 		}
 		l.world.Kill(a)
 		l.gc(e, GCRequest{Remove: []string{a}})
+		l.end(e)
+	})
+}
+
+// meanwhile is a host on which something happens right after each look at everything.
+type meanwhile struct {
+	runtime.Host
+	happens func()
+}
+
+func (m meanwhile) Observe(ctx context.Context) (runtime.Observation, error) {
+	seen, err := m.Host.Observe(ctx)
+	m.happens()
+	return seen, err
+}
+
+// What goes between a look at everything and the look at it alone is no orphan.
+func TestGCTellsNothingOfWhatIsGoneByThen(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		l := newLab(t, nil)
+		l.main(pair)
+		e := l.open("apply")
+		l.apply(e, plan.Options{})
+		a := sandboxID(e, "sandbox.a")
+		l.takeRecords(e, map[string]string{"sandbox.a": state.Sandboxes})
+		l.close(e)
+		e = l.open("gc")
+		orphan := func(o Orphan) bool { return o.ID == a }
+		if found := l.gc(e, GCRequest{}); !slices.ContainsFunc(found, orphan) {
+			t.Fatalf("before it goes: %+v", found)
+		}
+		host := e.host
+		e.host = meanwhile{host, sync.OnceFunc(func() {
+			l.world.Kill(a)
+			if err := host.Remove(context.Background(), a); err != nil {
+				t.Error(err)
+			}
+		})}
+		if found := l.gc(e, GCRequest{}); slices.ContainsFunc(found, orphan) {
+			t.Errorf("it is gone, and yet %+v", found)
+		}
+		l.world.ClearOps()
+		_, err := e.GC(context.Background(), GCRequest{Remove: []string{a}})
+		l.refused(err, Invalid, "not the id of an orphan")
+		e.host = host
 		l.end(e)
 	})
 }

@@ -110,7 +110,8 @@ func NewestSound(stateDir string) *Report {
 func (s *store) Backup() (*Report, error) { return s.backup(manual, "") }
 
 // BackupDaily makes today's backup, unless there is one or nothing is recorded
-// yet; nil without an error: it was not needed. Days are those of UTC.
+// yet; nil without an error: it was not needed. With a report there is one, whatever
+// the error. Days are those of UTC.
 func (s *store) BackupDaily() (*Report, error) {
 	dir := filepath.Dir(s.path)
 	all, err := Backups(dir)
@@ -130,10 +131,10 @@ func (s *store) BackupDaily() (*Report, error) {
 		return nil, noBackup(err)
 	}
 	r, err := s.backup(daily, "")
-	if err != nil {
-		return nil, noBackup(err)
+	if r == nil {
+		err = noBackup(err)
 	}
-	return r, nil
+	return r, err
 }
 
 // noBackup words the failure of a backup that nobody asked for.
@@ -182,7 +183,7 @@ func (s *store) roomForBackup() error {
 }
 
 // backup copies the last commit into the backups directory and drops the oldest of
-// its kind.
+// its kind. With a report there is a backup, and an error says what is left besides.
 func (s *store) backup(kind, detail string) (*Report, error) {
 	dir := filepath.Join(filepath.Dir(s.path), backupsName)
 	d, err := lockBackups(dir)
@@ -211,7 +212,10 @@ func (s *store) backup(kind, detail string) (*Report, error) {
 		os.Remove(fresh)
 		return nil, explain(r.Path, "write", err)
 	}
-	return r, rotate(filepath.Dir(s.path), kind, r.Path)
+	if err := rotate(filepath.Dir(s.path), kind, r.Path); err != nil {
+		return r, fmt.Errorf("backup %s was made, and older ones that were to go are still there: %w", r.Path, err)
+	}
+	return r, nil
 }
 
 // freeName is a name for a backup that no other has: the caller has the lock.

@@ -106,6 +106,31 @@ func contentOf(t testing.TB, path string) map[string]string {
 }
 
 // The newest of each kind are kept, and none that was asked for is deleted.
+// A backup that was made is one, though older ones cannot be removed.
+func TestBackupWithoutRotation(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := open(t, dir)
+	fill(t, s)
+	old := time.Now().AddDate(0, 0, -20)
+	for i := range keepDaily {
+		path := filepath.Join(dir, backupsName, fmt.Sprintf("state-%s-%d.db", old.AddDate(0, 0, i).UTC().Format(stampLayout), i))
+		if err := os.MkdirAll(filepath.Join(path, "in the way"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	made, err := s.BackupDaily()
+	if made == nil || err == nil || strings.Contains(err.Error(), "no backup") || !strings.Contains(err.Error(), made.Path) {
+		t.Fatalf("%+v, %v", made, err)
+	}
+	if r, err := VerifyFile(made.Path, nil); err != nil || !r.Sound() {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if again, err := s.BackupDaily(); again != nil || err != nil {
+		t.Errorf("another one the same day: %+v, %v", again, err)
+	}
+}
+
 func TestBackupsRotate(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

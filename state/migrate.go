@@ -24,8 +24,11 @@ func (f format) oldest() int { return f.schema - len(f.steps) }
 // convert brings the file from an older schema to this one, all steps in one
 // transaction, after a backup. Whoever is killed in the middle leaves the old one.
 func (s *store) convert(f format, from int, warn func(error)) error {
-	if _, err := s.backup(converted, strconv.Itoa(f.schema)); err != nil {
+	switch r, err := s.backup(converted, strconv.Itoa(f.schema)); {
+	case r == nil:
 		warn(noBackup(err))
+	case err != nil:
+		warn(err)
 	}
 	err := s.transact(func(b *bolt.Tx) error {
 		for n, step := range f.steps[from-f.oldest():] {

@@ -244,7 +244,7 @@ func (r *run) stateRebuildCommand() *cli.Command {
 	autoApprove, input := false, true
 	return &cli.Command{
 		Name: "rebuild", Usage: "make a lost state anew from what is on the host", UsageText: "pinfold state rebuild [flags]",
-		Description: "Makes a new state file where the old one is lost or damaged: from the notes that lie beside each sandbox, network and volume, and from what the kernel tells. It keeps everything that runs, as it is now, and says what it could not know. A damaged file is kept beside the new one as state.db.bad-TIME; one that is in order is left alone. Nothing else on the host is changed.\n\nExit codes: 0 done; 1 error, or you did not approve.",
+		Description: "Makes a new state file where the old one is lost or damaged: from the notes that lie beside each sandbox, which also tell of the network, volumes and image it stands on, and from what the kernel tells. It keeps everything that runs, as it is now, and says what it could not know. A damaged file is kept beside the new one as state.db.bad-TIME; one that is in order is left alone. Nothing else on the host is changed.\n\nExit codes: 0 done; 1 error, or you did not approve.",
 		Flags: []cli.Flag{
 			boolFlag(&request.DryRun, "dry-run", "tell what would be recorded, and write nothing"),
 			boolFlag(&autoApprove, "auto-approve", "do it without asking"),

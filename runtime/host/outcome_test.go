@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"pinfold/runtime"
 )
 
 // TestOutcomeOfAnEarlierRun: a power cut may bring back the outcome file of the run
@@ -32,6 +34,11 @@ func TestOutcomeOfAnEarlierRun(t *testing.T) {
 	w.h.Recall(in.ID, p, in.Mark)
 	if s := w.state(in.ID); s.Outcome != nil {
 		t.Errorf("recalled, the second run has the first one's outcome: %+v", s.Outcome)
+	}
+	out, err := w.h.Stop(w.ctx, in.ID, runtime.StopOptions{})
+	w.must(err)
+	if out != nil {
+		t.Errorf("stopped, the second run has the first one's outcome: %+v", out)
 	}
 	w.must(w.h.Remove(w.ctx, in.ID))
 }
