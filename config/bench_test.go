@@ -70,6 +70,18 @@ func BenchmarkEvaluate(b *testing.B) {
 			})
 		})
 	}
+	// One sandbox in each instance of two modules.
+	for _, n := range []int{100, 1_000, 10_000} {
+		b.Run(fmt.Sprintf("modules=%d", n), func(b *testing.B) {
+			s := sandboxesInModules(n / 2)
+			s.parsed = parseFiles(newSink(), s.Files) // as Load does, once
+			measure(b, n, func() {
+				if _, diags := s.Evaluate(DefaultSettings(), nil); diags.HasErrors() {
+					b.Fatal(show(b, diags))
+				}
+			})
+		})
+	}
 	// As many blocks, as a generator writes them, that refer to each other.
 	for _, n := range []int{100, 1_000, 10_000} {
 		b.Run(fmt.Sprintf("blocks=%d", n), func(b *testing.B) {

@@ -49,11 +49,10 @@ func (c *Console) Evaluate(text string) (cty.Value, Diagnostics) {
 		return cty.DynamicVal, ev.sorted()
 	}
 	attr := &hclsyntax.Attribute{Name: "expression", Expr: bound(expr), SrcRange: expr.Range()}
-	n := &node{kind: "console", name: "expression", local: attr, rng: expr.Range(), exprs: map[*hclsyntax.Attribute]*expression{}}
-	ev.m.resolveAttr(ev.sink, n, attr)
-	for _, r := range n.exprs[attr].refs {
-		n.deps = append(n.deps, r.target)
-	}
+	d := &declaration{kind: "console", name: "expression", m: ev.root.m, local: attr, rng: expr.Range(), exprs: map[*hclsyntax.Attribute]*expression{}}
+	ev.root.m.resolveAttr(ev.sink, d, attr)
+	d.dependOn()
+	n := &node{declaration: d, home: ev.root}
 	ev.scopeOf(n)
 	v, _ := ev.value(n, attr, n.scope, "")
 	return v, ev.sorted()

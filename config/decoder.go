@@ -72,7 +72,7 @@ func (d *decoder) skipsBlock(b *hclsyntax.Block) bool {
 }
 
 // differs reports whether an argument of a block, at any depth, reads each or count.
-func (n *node) differs(b *hclsyntax.Block) bool {
+func (n *declaration) differs(b *hclsyntax.Block) bool {
 	for _, attr := range b.Body.Attributes {
 		if x := n.exprs[attr]; x != nil && x.perInstance {
 			return true
@@ -347,8 +347,7 @@ func (d *decoder) target(name string, rng hcl.Range, v cty.Value, kind string) (
 		return "", false
 	}
 	example := kind + ".NAME"
-	if names := d.ev.m.names(kind); len(names) > 0 {
-		slices.Sort(names)
+	if names := d.n.home.m.names(kind); len(names) > 0 {
 		example = kind + "." + names[0]
 	}
 	ty := v.Type()
@@ -357,7 +356,7 @@ func (d *decoder) target(name string, rng hcl.Range, v cty.Value, kind string) (
 		return fail("A reference such as %s is needed, not null.", example)
 	case ty == cty.String && v.IsKnown():
 		given := v.AsString()
-		if best := closest(strings.TrimPrefix(given, kind+"."), d.ev.m.names(kind)); best != "" {
+		if best := closest(strings.TrimPrefix(given, kind+"."), d.n.home.m.names(kind)); best != "" {
 			example = kind + "." + best
 		}
 		return fail("A reference to %s block is needed, not a string: write %s without quotes.", article(kind), example)
@@ -372,13 +371,14 @@ func (d *decoder) target(name string, rng hcl.Range, v cty.Value, kind string) (
 			return fail("A reference such as %s is needed.", example)
 		}
 		address := id.AsString()
-		if kind == "policy" && d.ev.m.lookup("policy", strings.TrimPrefix(address, "policy.")) != nil || d.ev.known[address] == kind {
+		policy := d.ev.policies[address]
+		if kind == "policy" && policy != nil || d.ev.known[address] == kind {
 			return address, true
 		}
 		if other := d.ev.known[address]; other != "" {
 			return fail("%s is %s, and %s is needed here, such as %s.", address, article(other), article(kind), example)
 		}
-		if strings.HasPrefix(address, "policy.") {
+		if policy != nil {
 			return fail("%s is a policy, and %s is needed here, such as %s.", address, article(kind), example)
 		}
 	case ty.IsMapType() || ty.IsListType():
@@ -464,9 +464,9 @@ func (s *schema) usable(name string) bool {
 func finish[T any](d *decoder, spec T) Resource[T] {
 	slices.Sort(d.unknown)
 	sources := d.n.sources
-	if !d.n.sharesSources(d.places) {
+	if !d.n.sharesSources(d.inherited, d.places) {
 		sources = d.sources()
-		d.n.sources, d.n.places = sources, d.places
+		d.n.sources, d.n.places = sources, slices.Concat(d.inherited, d.places)
 	}
 	return Resource[T]{
 		Address:   d.in.address,
@@ -482,7 +482,7 @@ func finish[T any](d *decoder, spec T) Resource[T] {
 
 // labelled tells where the labelled blocks inside begin, by attribute path. All
 // instances share the map.
-func (n *node) labelled() map[string]Position {
+func (n *declaration) labelled() map[string]Position {
 	if n.blocks == nil {
 		n.blocks = map[string]Position{}
 		for _, b := range n.block.Body.Blocks {
@@ -496,8 +496,9 @@ func (n *node) labelled() map[string]Position {
 
 // sharesSources reports whether the last instance's values came from the same
 // places, as nearly always.
-func (n *node) sharesSources(places []place) bool {
-	return n.sources != nil && slices.Equal(n.places, places)
+func (n *declaration) sharesSources(inherited, places []place) bool {
+	return n.sources != nil && len(n.places) == len(inherited)+len(places) &&
+		slices.Equal(n.places[:len(inherited)], inherited) && slices.Equal(n.places[len(inherited):], places)
 }
 
 // at is the path of a list's element.
@@ -517,7 +518,7 @@ func (d *decoder) dependsOn() []string {
 	add(d.needs)
 	if d.phase != shared { // there is no key yet
 		for _, r := range d.n.computed {
-			add(r.addresses(d.in.each))
+			add(r.addresses(d.n.home, d.in.each))
 		}
 	}
 	if len(missing) == 0 {

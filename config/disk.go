@@ -57,10 +57,7 @@ func (d *disk) read(path string) ([]byte, error) {
 // failed keeps the reason of a failed look at the disk for the evaluations that
 // follow.
 func (d *disk) failed(key string, err error) error {
-	if d.source.unread == nil {
-		d.source.unread = map[string]string{}
-	}
-	d.source.unread[key] = err.Error()
+	d.source.lost(key, err.Error())
 	return err
 }
 

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -34,13 +35,24 @@ func TestLanguagePageExamples(t *testing.T) {
 	if len(examples) < 10 {
 		t.Fatalf("%d examples found", len(examples))
 	}
+	// An example that begins with a file's name is that file of a module, for all.
+	modules := map[string]string{}
+	for _, example := range examples {
+		if name, text, ok := moduleFile(example[1]); ok {
+			modules[name] = text
+		}
+	}
 	for i, example := range examples {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			text := example[1]
 			if formatted, _ := Format("main.hcl", []byte(text)); string(formatted) != text {
 				t.Errorf("not in canonical style:\n%s", text)
 			}
+			if _, _, ok := moduleFile(text); ok {
+				return // evaluated with what calls it
+			}
 			files := map[string]string{"main.hcl": text, "app.toml": "who = ${who}\n"}
+			maps.Copy(files, modules)
 			for address, block := range common {
 				kind, name, _ := strings.Cut(address, ".")
 				if strings.Contains(text, address) && !strings.Contains(text, kind+" \""+name+"\"") {
@@ -50,6 +62,13 @@ func TestLanguagePageExamples(t *testing.T) {
 			mustEvaluate(t, mustLoad(t, directory(t, files), Inputs{}), nil)
 		})
 	}
+}
+
+// moduleFile tells which file of a module an example is.
+func moduleFile(text string) (name, content string, ok bool) {
+	first, _, _ := strings.Cut(text, "\n")
+	name = strings.TrimPrefix(first, "# ")
+	return name, text, strings.HasPrefix(name, "modules/") && strings.HasSuffix(name, ".hcl")
 }
 
 func TestHostSettingsPageExamples(t *testing.T) {

@@ -3,7 +3,6 @@ package config
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"unicode"
@@ -45,6 +44,12 @@ func (s *Source) Check(set Settings) Diagnostics {
 	return ev.sorted()
 }
 
+// Bounds of what one configuration may ask for in all.
+const (
+	maxModules   = 100_000   // module instances
+	maxResources = 1_000_000 // instances of blocks
+)
+
 // evaluation is one run over a Source.
 type evaluation struct {
 	*sink
@@ -55,9 +60,14 @@ type evaluation struct {
 	budget    *budget
 	valueless bool // variables without a value are unknown, and so is what they decide
 	console   bool // anything may be referred to afterwards
-	m         *module
+	root      *moduleInstance
 	host      *hostPolicies
 	known     map[string]string // kind of each resource instance, by address
+	policies  map[string]*node  // by address
+	bases     map[*module]*hcl.EvalContext
+	modules   int // instances of them
+	resources int
+	work      int // nodes visited and references followed: what the cost grows with
 	ranges    []rangeUse
 	ports     []portUse
 	hosts     []hostUse
@@ -66,7 +76,10 @@ type evaluation struct {
 
 func newEvaluation(s *Source, set Settings, ex Exports, d *disk) *evaluation {
 	b := newBudget()
-	return &evaluation{sink: newSink(), src: s, settings: set, exports: ex, functions: functions(d, b), budget: b, known: map[string]string{}}
+	return &evaluation{
+		sink: newSink(), src: s, settings: set, exports: ex, functions: functions(d, b), budget: b,
+		known: map[string]string{}, policies: map[string]*node{}, bases: map[*module]*hcl.EvalContext{},
+	}
 }
 
 func (ev *evaluation) run() *Desired {
@@ -78,13 +91,11 @@ func (ev *evaluation) run() *Desired {
 			ev.source(f.name, f.src, f.body)
 		}
 	}
-	ev.m = collect(ev.sink, files)
-	ev.m.resolve(ev.sink)
+	ev.root = ev.newInstance(newLibrary(ev.sink, files, ev.src.unread))
 	ev.host = ev.readHostPolicies()
-	ev.variables()
-	for _, n := range ev.m.ordered {
-		ev.visit(n, nil)
-	}
+	ev.undeclared()
+	ev.all(ev.root, nil)
+	ev.unused(ev.root)
 	ev.crossCheck()
 	slices.SortFunc(ev.out.Images, byAddress[Image])
 	slices.SortFunc(ev.out.Networks, byAddress[Network])
@@ -95,6 +106,63 @@ func (ev *evaluation) run() *Desired {
 }
 
 func byAddress[T any](a, b Resource[T]) int { return cmp.Compare(a.Address, b.Address) }
+
+// node is what a declaration comes to in one instance of its module.
+type node struct {
+	*declaration
+	home *moduleInstance
+
+	state   visit
+	broken  bool // has no value: its errors are reported, users of it stay silent
+	tainted bool // depends on something broken
+
+	value     cty.Value
+	scope     *hcl.EvalContext
+	results   []result // of its expressions, by slot
+	instances []instance
+	byKey     map[any]int // of instances of for_each or count
+	needs     []string    // addresses of the resources it depends on, own references and those of locals and policies
+	computed  []reference // to resources and modules, with a key that differs per instance
+	ports     cty.Value   // exports of ports that all instances share
+
+	// of a module block
+	modules  []*moduleInstance    // as instances
+	ready    map[string]bool      // outputs that are evaluated in all instances, and whether one is tainted; "" for all outputs
+	complete bool                 // everything in them is evaluated
+	values   map[string]cty.Value // what references see, by the outputs' names
+}
+
+type visit int
+
+const (
+	unvisited visit = iota
+	visiting
+	visited
+)
+
+// result is what an argument that is the same for all instances came to.
+type result struct {
+	value        cty.Value
+	done, failed bool
+}
+
+// instance is one element of a resource or module.
+type instance struct {
+	address string
+	key     any // nil, string, int
+	each    *hcl.EvalContext
+}
+
+func (n *node) address() string { return inModule(n.home.address, n.relative()) }
+
+// blame is the address that errors about the node carry; empty for what is no
+// resource of the root module.
+func (n *node) blame() string {
+	if n.isResource() || n.kind == "module" {
+		return n.address()
+	}
+	return n.home.address
+}
 
 // visit evaluates n after everything it depends on. chain is the way that led
 // here, for the report of a cycle.
@@ -108,8 +176,13 @@ func (ev *evaluation) visit(n *node, chain []*node) {
 		return
 	}
 	n.state = visiting
+	ev.work++
+	chain = append(chain, n)
 	for _, dep := range n.deps {
-		ev.visit(dep, append(chain, n))
+		ev.visitDependency(n, n.home.node(dep.target), dep, chain)
+	}
+	for _, dep := range n.outside() {
+		ev.visit(dep, chain)
 		n.tainted = n.tainted || dep.broken || dep.tainted
 	}
 	n.state = visited
@@ -120,10 +193,17 @@ func (ev *evaluation) visit(n *node, chain []*node) {
 	ev.scopeOf(n)
 	ev.needsOf(n)
 	switch n.kind {
+	case "input", "after":
+		// Their instances are whoever reads them.
+	case "var":
+		ev.variable(n)
 	case "local":
 		ev.local(n)
+	case "module":
+		ev.call(n)
 	case "policy":
 		n.value = cty.ObjectVal(map[string]cty.Value{"id": cty.StringVal(n.address())})
+		ev.policies[n.address()] = n
 		ev.checkPolicy(layer{n: n, scope: n.scope, policy: n.address()})
 	case "output":
 		ev.output(n)
@@ -135,12 +215,80 @@ func (ev *evaluation) visit(n *node, chain []*node) {
 	}
 }
 
+// visitDependency evaluates what n needs of target: of a module, the output named,
+// or all, or for a depends_on everything in it.
+func (ev *evaluation) visitDependency(n, target *node, dep dependency, chain []*node) {
+	ev.work++
+	ev.visit(target, chain)
+	n.tainted = n.tainted || target.broken || target.tainted
+	if target.kind != "module" || target.broken {
+		return
+	}
+	if !target.complete && slices.ContainsFunc(n.explicit, func(r reference) bool { return r.target == dep.target }) {
+		for _, in := range target.modules {
+			ev.all(in, chain)
+		}
+		target.complete = true
+	}
+	tainted, ready := target.ready[dep.output]
+	if !ready {
+		for _, in := range target.modules {
+			for _, name := range outputNames(dep) {
+				out := in.node(in.m.lookup("output", name))
+				ev.work++
+				ev.visit(out, chain)
+				tainted = tainted || out.broken || out.tainted
+			}
+		}
+		if target.ready == nil {
+			target.ready = map[string]bool{}
+		}
+		target.ready[dep.output] = tainted
+	}
+	n.tainted = n.tainted || tainted
+}
+
+func outputNames(dep dependency) []string {
+	if dep.output != "" {
+		return []string{dep.output}
+	}
+	return dep.target.calls.names("output")
+}
+
+// outside are the nodes of the calling module that n depends on: the argument that
+// gives a variable its value, and what the module as a whole comes after.
+func (n *node) outside() []*node {
+	call := n.home.call
+	switch {
+	case call == nil:
+	case n.kind == "var" && call.inputs[n.name] != nil:
+		return []*node{n.home.parent.node(call.inputs[n.name])}
+	case n.isResource() || n.kind == "module" || n.kind == "after":
+		if after := n.home.after(); after != nil {
+			return []*node{after}
+		}
+	}
+	return nil
+}
+
+// after is the nearest depends_on of the modules that home lies in.
+func (home *moduleInstance) after() *node {
+	for ; home.call != nil; home = home.parent {
+		if d := home.call.declaration.after; d != nil {
+			return home.parent.node(d)
+		}
+	}
+	return nil
+}
+
 // cycle reports a chain of references that ends where it began.
 func (ev *evaluation) cycle(chain []*node) {
 	var words []string
 	for _, n := range chain {
 		n.broken = true
-		words = append(words, n.address())
+		if n.kind != "input" { // the variable it is for says as much
+			words = append(words, n.shown())
+		}
 	}
 	first := chain[0]
 	if len(chain) == 2 {
@@ -150,85 +298,141 @@ func (ev *evaluation) cycle(chain []*node) {
 	ev.fail(first.blame(), first.rng.Ptr(), "Cycle of references", "None of these can come first: %s. Break the chain at one place, for example by putting the shared value into locals.", strings.Join(words, " → "))
 }
 
+// shown is how a chain of references names a node.
+func (n *node) shown() string {
+	if n.kind == "after" {
+		return inModule(n.home.address, "module."+n.name+" (depends_on)")
+	}
+	return n.address()
+}
+
 // scopeOf makes the context that n's expressions are evaluated in: just what
 // they refer to, so that the cost does not grow with the whole configuration.
 func (ev *evaluation) scopeOf(n *node) {
-	groups := map[string]map[string]cty.Value{}
+	if len(n.deps) == 0 {
+		n.scope = n.home.base
+		return
+	}
+	groups := make(map[string]map[string]cty.Value, 4)
+	var modules map[*declaration][]string
 	for _, dep := range n.deps {
-		if groups[dep.kind] == nil {
-			groups[dep.kind] = map[string]cty.Value{}
+		if dep.target.kind == "module" {
+			if modules == nil {
+				modules = map[*declaration][]string{}
+			}
+			if dep.target.calls != nil {
+				modules[dep.target] = append(modules[dep.target], outputNames(dep)...)
+			} else {
+				modules[dep.target] = nil
+			}
+			continue
 		}
-		groups[dep.kind][dep.name] = dep.value
+		if groups[dep.target.kind] == nil {
+			groups[dep.target.kind] = map[string]cty.Value{}
+		}
+		groups[dep.target.kind][dep.target.name] = n.home.node(dep.target).value
 	}
-	vars := map[string]cty.Value{
-		"path":     cty.ObjectVal(map[string]cty.Value{"module": cty.StringVal("."), "root": cty.StringVal(".")}),
-		budgetName: ev.budget.value(),
-	}
+	vars := make(map[string]cty.Value, len(groups)+1)
 	for kind, group := range groups {
 		vars[kind] = cty.ObjectVal(group)
 	}
-	n.scope = &hcl.EvalContext{Variables: vars, Functions: ev.functions}
+	if modules != nil {
+		group := make(map[string]cty.Value, len(modules))
+		for d, names := range modules {
+			slices.Sort(names)
+			group[d.name] = n.home.node(d).outputs(slices.Compact(names))
+		}
+		vars["module"] = cty.ObjectVal(group)
+	}
+	n.scope = n.home.base.NewChild()
+	n.scope.Variables = vars
 }
 
 // needsOf collects the resources n depends on, other than through references
 // whose key is computed per instance.
 func (ev *evaluation) needsOf(n *node) {
-	set := map[string]bool{}
-	add := func(r reference) {
-		if !r.target.isResource() {
-			for _, address := range r.target.needs {
-				set[address] = true
-			}
-			return
-		}
-		for _, address := range r.addresses(n.scope) {
-			set[address] = true
-		}
-	}
+	var lists [][]string
 	for _, x := range n.exprs {
 		for _, r := range x.refs {
-			if r.index == nil || !x.perInstance {
-				add(r)
-			} else if r.target.isResource() {
+			switch {
+			case r.index == nil || !x.perInstance:
+				lists = append(lists, r.addresses(n.home, n.scope))
+			case r.target.isResource() || r.target.kind == "module":
 				n.computed = append(n.computed, r)
 			}
 		}
 	}
 	for _, r := range n.explicit {
-		add(r)
+		lists = append(lists, r.addresses(n.home, n.scope))
 	}
-	n.needs = slices.Sorted(maps.Keys(set))
+	if n.kind != "var" {
+		for _, outside := range n.outside() {
+			lists = append(lists, outside.needs)
+		}
+	}
+	n.needs = union(lists...)
 }
 
-// addresses are the instances that a reference to a resource may read: the one
-// that its key names, or all.
-func (r reference) addresses(scope *hcl.EvalContext) []string {
-	t := r.target
-	if !t.repeated() {
-		if t.broken {
-			return nil
-		}
-		return []string{t.address()}
+// union is all that is in the lists, sorted. A single list is not copied.
+func union(lists ...[]string) []string {
+	lists = slices.DeleteFunc(lists, func(l []string) bool { return len(l) == 0 })
+	switch {
+	case len(lists) == 0:
+		return nil
+	case len(lists) == 1 && slices.IsSorted(lists[0]):
+		return lists[0]
 	}
-	key := r.key
+	out := slices.Concat(lists...)
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// addresses are the resource instances that must exist for a reference from home:
+// of a resource the one that its key names, or all; of a module what its outputs
+// need, or all that is in it; else what the value needs.
+func (r reference) addresses(home *moduleInstance, scope *hcl.EvalContext) []string {
+	t := home.node(r.target)
+	if !t.isResource() && t.kind != "module" {
+		return t.needs
+	}
+	if t.broken {
+		return nil
+	}
+	chosen := t.instances
+	from := 0
+	if t.repeated() {
+		if i, ok := t.byKey[r.keyIn(scope)]; ok {
+			chosen, from = t.instances[i:i+1], i
+		}
+	}
+	var out []string
+	for i, in := range chosen {
+		switch {
+		case t.isResource():
+			out = append(out, in.address)
+		case r.whole:
+			out = append(out, t.modules[from+i].resources()...)
+		default:
+			m := t.modules[from+i]
+			for _, name := range outputNames(dependency{r.target, r.output}) {
+				out = append(out, m.node(m.m.lookup("output", name)).needs...)
+			}
+		}
+	}
+	return out
+}
+
+// keyIn is the key of the one instance that a reference names; nil when it names none.
+func (r reference) keyIn(scope *hcl.EvalContext) any {
 	if r.index != nil {
 		// A key that uses the variable of a for expression cannot be known here.
 		if v, diags := r.index.Value(scope); !diags.HasErrors() {
 			if computed, err := keyOf(v); err == nil {
-				key = computed
+				return computed
 			}
 		}
 	}
-	if key != nil {
-		if address, ok := t.byKey[key]; ok {
-			return []string{address}
-		}
-	}
-	out := make([]string, len(t.instances))
-	for i, in := range t.instances {
-		out[i] = in.address
-	}
-	return out
+	return r.key
 }
 
 // checkPolicy reports what is wrong with a policy, whether it is used or not.
@@ -238,7 +442,7 @@ func (ev *evaluation) checkPolicy(l layer) {
 }
 
 func (ev *evaluation) local(n *node) {
-	v, ok := ev.value(n, n.local, n.scope, "")
+	v, ok := ev.value(n, n.local, n.scope, n.blame())
 	if !ok {
 		n.broken = true
 		return
@@ -254,38 +458,43 @@ func (ev *evaluation) value(n *node, attr *hclsyntax.Attribute, scope *hcl.EvalC
 	if x == nil || x.bad {
 		return cty.NilVal, false
 	}
-	if x.done {
-		return x.value, !x.failed
+	if n.results == nil {
+		n.results = make([]result, len(n.exprs))
+	}
+	kept := &n.results[x.slot]
+	if kept.done {
+		return kept.value, !kept.failed
 	}
 	v, diags := ev.budget.within(attr.Expr, scope)
 	if !ev.budget.told { // once is enough: everything fails from then on
 		for _, diag := range diags {
-			ev.add(address, x.explain(diag))
+			ev.add(address, n.explain(x, diag))
 		}
 		ev.budget.told = ev.budget.over()
 	}
 	if !x.perInstance {
-		x.done, x.value, x.failed = true, v, diags.HasErrors()
+		*kept = result{v, true, diags.HasErrors()}
 	}
 	return v, !diags.HasErrors()
 }
 
 // explain says which keys there are when one does not exist.
-func (x *expression) explain(d *hcl.Diagnostic) *hcl.Diagnostic {
-	if d.Summary != "Invalid index" || d.Subject == nil {
+func (n *node) explain(x *expression, d *hcl.Diagnostic) *hcl.Diagnostic {
+	if d.Subject == nil || d.Summary != "Invalid index" && d.Summary != "Unsupported attribute" {
 		return d
 	}
 	for _, r := range x.refs {
-		if r.key == nil || r.target.byKey == nil || !r.rng.Overlaps(*d.Subject) {
+		if r.key == nil || !r.rng.Overlaps(*d.Subject) {
 			continue
 		}
-		if _, found := r.target.byKey[r.key]; found {
+		t := n.home.node(r.target)
+		if _, found := t.byKey[r.key]; found || t.byKey == nil {
 			continue
 		}
 		hint := "It has no instances."
-		if text, ok := r.key.(string); ok && len(r.target.instances) > 0 {
+		if text, ok := r.key.(string); ok && len(t.instances) > 0 {
 			var keys []string
-			for _, in := range r.target.instances {
+			for _, in := range t.instances {
 				keys = append(keys, fmt.Sprint(in.key))
 			}
 			shown := quoteAll(keys[:min(len(keys), 5)])
@@ -294,12 +503,12 @@ func (x *expression) explain(d *hcl.Diagnostic) *hcl.Diagnostic {
 				hint += fmt.Sprintf(" and %d more", len(keys)-5)
 			}
 			hint += ended(didYouMean(text, keys))
-		} else if len(r.target.instances) > 0 {
-			hint = fmt.Sprintf("Its keys go from 0 to %d.", len(r.target.instances)-1)
+		} else if len(t.instances) > 0 {
+			hint = fmt.Sprintf("Its keys go from 0 to %d.", len(t.instances)-1)
 		}
 		explained := *d
 		explained.Summary = "No such instance"
-		explained.Detail = fmt.Sprintf("%s does not exist. %s", Address{Type: r.target.kind, Name: r.target.name, Key: r.key}, hint)
+		explained.Detail = fmt.Sprintf("%s%s does not exist. %s", t.relative(), index(r.key), hint)
 		return &explained
 	}
 	return d
@@ -307,7 +516,7 @@ func (x *expression) explain(d *hcl.Diagnostic) *hcl.Diagnostic {
 
 // resource expands a block to its instances and decodes each.
 func (ev *evaluation) resource(n *node) {
-	if !ev.expand(n) {
+	if !ev.expand(n) || !ev.fits(n) {
 		n.broken = true
 		// Which instances there are is not known, but what is wrong with all of them is.
 		ev.checkShared(n)
@@ -335,6 +544,20 @@ func (ev *evaluation) resource(n *node) {
 		}
 	}
 	ev.setValue(n, elements)
+}
+
+// fits counts the block's instances, and reports when there are too many in all.
+func (ev *evaluation) fits(n *node) bool {
+	before := ev.resources
+	ev.resources += len(n.instances)
+	if ev.resources <= maxResources {
+		return true
+	}
+	if before <= maxResources {
+		ev.fail(n.address(), n.rng.Ptr(), "Too many instances", "The configuration has more than %d resource instances.", maxResources)
+	}
+	n.instances = nil
+	return false
 }
 
 // checkShared reports what is wrong in the part of a block that all its instances
@@ -395,6 +618,9 @@ func (ev *evaluation) expand(n *node) bool {
 	case count != nil:
 		return ev.expandCount(n, count)
 	}
+	if n.home.call != nil {
+		ev.allow(1) // the text of a module stands for as many blocks as it has instances
+	}
 	n.instances = []instance{{address: n.address(), each: n.scope}}
 	return true
 }
@@ -424,7 +650,7 @@ func (ev *evaluation) expandForEach(n *node, attr *hclsyntax.Attribute) bool {
 		return false
 	}
 	ev.allow(v.LengthInt())
-	n.byKey = make(map[any]string, v.LengthInt())
+	n.byKey = make(map[any]int, v.LengthInt())
 	valid := true
 	for it := v.ElementIterator(); it.Next(); {
 		key, value := it.Element()
@@ -466,7 +692,7 @@ func (ev *evaluation) expandCount(n *node, attr *hclsyntax.Attribute) bool {
 		return false
 	}
 	ev.allow(int(total))
-	n.byKey = make(map[any]string, total)
+	n.byKey = make(map[any]int, total)
 	for i := range int(total) {
 		each := n.scope.NewChild()
 		each.Variables = map[string]cty.Value{"count": cty.ObjectVal(map[string]cty.Value{"index": cty.NumberIntVal(int64(i))})}
@@ -483,9 +709,8 @@ func (ev *evaluation) allow(instances int) {
 }
 
 func (n *node) addInstance(key any, each *hcl.EvalContext) {
-	address := Address{Type: n.kind, Name: n.name, Key: key}.String()
-	n.byKey[key] = address
-	n.instances = append(n.instances, instance{address, key, each})
+	n.byKey[key] = len(n.instances)
+	n.instances = append(n.instances, instance{n.address() + index(key), key, each})
 }
 
 // unknownKeys reports a for_each or count that is known only after apply, with
@@ -503,27 +728,51 @@ func (ev *evaluation) unknownKeys(n *node, attr *hclsyntax.Attribute, what strin
 		"How many instances there are must be known before anything is made.%s Use a value that the files or variables give.", because)
 }
 
-// unknownSources names the exports that an expression reads and that are not
-// known yet, through locals.
+// unknownSources names the exports that an expression of n reads and that are not
+// known yet, through locals, variables and outputs of modules.
 func (ev *evaluation) unknownSources(n *node, attr *hclsyntax.Attribute, seen map[*node]bool) []string {
 	var out []string
+	through := func(t *node, attr *hclsyntax.Attribute) {
+		if attr == nil || seen[t] {
+			return
+		}
+		seen[t] = true
+		for _, source := range ev.unknownSources(t, attr, seen) {
+			out = append(out, fmt.Sprintf("%s (through %s)", source, t.address()))
+		}
+	}
 	for _, t := range hclsyntax.Variables(attr.Expr) {
-		target := ev.m.lookup(t.RootName(), attrName(t, 1))
-		if target == nil || seen[target] && target.local != nil {
+		d := n.home.m.lookup(t.RootName(), attrName(t, 1))
+		if d == nil || n.scope == nil {
 			continue
 		}
 		v, diags := t.TraverseAbs(n.scope)
 		if diags.HasErrors() || v.IsWhollyKnown() {
 			continue
 		}
-		if target.local != nil {
+		target := n.home.node(d)
+		switch {
+		case d.kind == "local":
+			through(target, d.local)
+		case d.kind == "var" && n.home.call != nil && n.home.call.inputs[d.name] != nil && !seen[target]:
 			seen[target] = true
-			for _, source := range ev.unknownSources(target, target.local, seen) {
-				out = append(out, fmt.Sprintf("%s (through local.%s)", source, target.name))
+			in := n.home.parent.node(n.home.call.inputs[d.name])
+			for _, source := range ev.unknownSources(in, in.local, seen) {
+				out = append(out, fmt.Sprintf("%s (through %s)", source, target.address()))
 			}
-			continue
+		case d.kind == "module":
+			before := len(out)
+			for _, in := range target.modules {
+				for _, name := range outputNames(dependency{d, ""}) {
+					o := in.node(in.m.lookup("output", name))
+					if o.state == visited && o.value != cty.NilVal && !o.value.IsWhollyKnown() && len(out) < before+3 {
+						through(o, o.attr("value"))
+					}
+				}
+			}
+		default:
+			out = append(out, inModule(n.home.address, written(t)))
 		}
-		out = append(out, written(t))
 	}
 	return slices.Compact(out)
 }

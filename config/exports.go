@@ -88,7 +88,7 @@ func (d *decoder) portExports(spec *Sandbox, made Export) cty.Value {
 }
 
 // portsDiffer reports whether a port block reads each or count.
-func (n *node) portsDiffer() bool {
+func (n *declaration) portsDiffer() bool {
 	for _, b := range n.block.Body.Blocks {
 		if b.Type == "port" && n.differs(b) {
 			return true

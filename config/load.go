@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -23,8 +24,9 @@ const (
 	valuesSuffix  = ".auto.pfvars"
 )
 
-// Load reads the configuration in dir: every *.hcl file, the variable values
-// from all places, and every file that a function of the configuration reads.
+// Load reads the configuration in dir: every *.hcl file, those of the modules it
+// calls, the variable values from all places, and every file that a function of the
+// configuration reads.
 // Later places win: environment, pinfold.pfvars, *.auto.pfvars in the order of
 // their names, then -var and -var-file as given.
 //
@@ -65,6 +67,7 @@ func Load(dir string, in Inputs) (*Source, Diagnostics) {
 		return nil, k.sorted()
 	}
 	s.parsed = parseFiles(k, s.Files)
+	s.loadModules(k)
 	s.loadValues(k, values, in)
 	s.dropForeign()
 	if k.failed() {
@@ -72,6 +75,65 @@ func Load(dir string, in Inputs) (*Source, Diagnostics) {
 	}
 	s.capture()
 	return s, k.sorted()
+}
+
+// loadModules reads the directories of the modules that are called, and of those that
+// they call. A source that is no local directory, or none that can be read, is left to
+// Evaluate to refuse, with all else that is wrong.
+func (s *Source) loadModules(k *sink) {
+	read := map[string]bool{".": true}
+	for next := s.parsed; len(next) > 0; {
+		var found []parsedFile
+		for _, f := range next {
+			for _, b := range f.body.Blocks {
+				attr := b.Body.Attributes["source"]
+				if b.Type != "module" || attr == nil {
+					continue
+				}
+				dir, why := localSource(f.dir(), attr)
+				if why != "" || read[dir] {
+					continue
+				}
+				read[dir] = true
+				found = append(found, s.loadModule(k, dir)...)
+			}
+		}
+		s.parsed = append(s.parsed, found...)
+		next = found
+	}
+}
+
+// loadModule reads the files of one module's directory.
+func (s *Source) loadModule(k *sink, dir string) (out []parsedFile) {
+	full := filepath.Join(s.Dir, filepath.FromSlash(dir))
+	names, err := fileNames(full)
+	if err != nil {
+		s.lost(dir+"/", "it cannot be read: "+reason(err))
+		return nil
+	}
+	for _, name := range names {
+		if !strings.HasSuffix(name, ".hcl") {
+			continue
+		}
+		src, err := os.ReadFile(filepath.Join(full, name))
+		if err != nil {
+			k.fail("", nil, "Cannot read the configuration", "File %s cannot be read: %s.", path.Join(dir, name), reason(err))
+			continue
+		}
+		s.Files[path.Join(dir, name)] = src
+		if f, ok := parseFile(k, path.Join(dir, name), src); ok {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// lost keeps why something could not be read.
+func (s *Source) lost(key, why string) {
+	if s.unread == nil {
+		s.unread = map[string]string{}
+	}
+	s.unread[key] = why
 }
 
 // fileNames are the directory's regular files, sorted; hidden ones and
@@ -100,6 +162,9 @@ func fileNames(dir string) ([]string, error) {
 func (s *Source) dropForeign() {
 	declared := map[string]bool{}
 	for _, f := range s.parsed {
+		if f.dir() != "." {
+			continue
+		}
 		for _, b := range f.body.Blocks {
 			if b.Type == "variable" && len(b.Labels) == 1 {
 				declared[b.Labels[0]] = true

@@ -2,6 +2,7 @@ package config
 
 import (
 	"maps"
+	"path"
 	"slices"
 	"strings"
 
@@ -20,120 +21,148 @@ var resourceKinds = map[string][]string{
 }
 
 // referable are the roots of references to other declarations.
-var referable = []string{"image", "local", "network", "policy", "sandbox", "var", "volume"}
+var referable = []string{"image", "local", "module", "network", "policy", "sandbox", "var", "volume"}
 
-// node is one declaration: everything that can be referred to, or refers.
-type node struct {
-	kind, name string
-	rng        hcl.Range            // of its header
-	block      *hclsyntax.Block     // nil for a local
-	local      *hclsyntax.Attribute // of a local
-	exprs      map[*hclsyntax.Attribute]*expression
-	explicit   []reference // depends_on
-	deps       []*node     // what must be evaluated first
-
-	state   visit
-	broken  bool // has no value: its errors are reported, users of it stay silent
-	tainted bool // depends on something broken
-
-	value     cty.Value
-	scope     *hcl.EvalContext
-	instances []instance
-	byKey     map[any]string              // address of each instance of for_each or count
-	used      bool                        // something refers to it
-	needs     []string                    // addresses of the resources it depends on, own references and those of locals and policies
-	computed  []reference                 // to resources, with a key that differs per instance
-	paths     map[*hclsyntax.Block]string // attribute paths of labelled blocks
-	ports     cty.Value                   // exports of ports that all instances share
-	places    []place                     // of the last instance decoded
-	sources   map[string]Position
-	blocks    map[string]Position // where labelled blocks begin, once asked for
+// module is a directory's declarations: what the files say, whatever values they
+// will have. It is worked out once, however often the module is called.
+type module struct {
+	dir     string // "." is the root module; others relative to it, such as modules/ci
+	path    string // of the first call that leads here, without keys: module.ci; empty for the root module
+	decls   map[string]map[string]*declaration
+	ordered []*declaration // by kind and name
+	slots   int            // how many declarations there are, those within module blocks counted
 }
 
-type visit int
+// declaration is everything of a module that can be referred to, or refers.
+type declaration struct {
+	kind, name string
+	m          *module
+	slot       int                  // its place among the module's declarations
+	rng        hcl.Range            // of its header
+	block      *hclsyntax.Block     // nil for a local
+	local      *hclsyntax.Attribute // of a local or an input
+	exprs      map[*hclsyntax.Attribute]*expression
+	explicit   []reference  // depends_on
+	deps       []dependency // what must be evaluated first
+	used       bool         // something refers to it
 
-const (
-	unvisited visit = iota
-	visiting
-	visited
-)
+	// of a module block
+	calls  *module                 // nil when there is none that could be called
+	inputs map[string]*declaration // kind input, by the variable's name
+	after  *declaration            // kind after: what its depends_on names; nil without one
 
-// instance is one element of a resource.
-type instance struct {
-	address string
-	key     any // nil, string, int
-	each    *hcl.EvalContext
+	constraint *constraint                 // of a variable, once asked for
+	paths      map[*hclsyntax.Block]string // attribute paths of labelled blocks
+	blocks     map[string]Position         // where labelled blocks begin, once asked for
+	places     []place                     // of the last instance decoded
+	sources    map[string]Position         // the same as a map
+}
+
+// dependency is a declaration that must be evaluated before another.
+type dependency struct {
+	target *declaration
+	output string // of a module; empty: all of them
 }
 
 // expression is one argument's expression and what is known about it before
 // it is evaluated.
 type expression struct {
 	attr        *hclsyntax.Attribute
+	slot        int // its place among the declaration's expressions
 	refs        []reference
 	perInstance bool // reads each or count
+	readsValue  bool // reads each.value
 	bad         bool // has errors already reported; not evaluated
-	done        bool // for one that is the same for all instances
-	value       cty.Value
-	failed      bool
 }
 
-func (n *node) address() string { return n.kind + "." + n.name }
+// relative is the declaration's address within its module.
+func (d *declaration) relative() string { return d.kind + "." + d.name }
 
-// title is how a text speaks of the node.
-func (n *node) title() string {
-	switch n.kind {
+// title is how a text speaks of the declaration.
+func (d *declaration) title() string {
+	switch d.kind {
 	case "local":
-		return "local value " + quote(n.name)
+		return "local value " + quote(d.name)
 	case "var":
-		return "variable " + quote(n.name)
+		return "variable " + quote(d.name)
 	case "console":
 		return "the console"
+	case "input", "after":
+		return header(d.block)
 	}
-	return n.kind + " " + quote(n.name)
+	return d.kind + " " + quote(d.name)
 }
 
-func (n *node) attr(name string) *hclsyntax.Attribute {
-	if n.block == nil {
+func (d *declaration) attr(name string) *hclsyntax.Attribute {
+	if d.block == nil {
 		return nil
 	}
-	return n.block.Body.Attributes[name]
+	return d.block.Body.Attributes[name]
 }
 
-func (n *node) isResource() bool { return resourceKinds[n.kind] != nil }
+func (d *declaration) isResource() bool { return resourceKinds[d.kind] != nil }
+
+// repeats reports whether a block of this kind may have several instances.
+func (d *declaration) repeats() bool {
+	return d.isResource() || d.kind == "module" || d.kind == "input"
+}
 
 // repeated reports whether references need a key.
-func (n *node) repeated() bool { return n.attr("for_each") != nil || n.attr("count") != nil }
+func (d *declaration) repeated() bool { return d.attr("for_each") != nil || d.attr("count") != nil }
 
-// module is a directory's declarations.
-type module struct {
-	nodes   map[string]map[string]*node // kind, name
-	ordered []*node                     // by kind and name
+// blame is the address that errors about the declaration carry, before its instances
+// are known: empty for what is no resource of the root module.
+func (d *declaration) blame() string {
+	switch {
+	case d.isResource():
+		return inModule(d.m.path, d.relative())
+	case d.kind == "module" || d.kind == "input" || d.kind == "after":
+		return inModule(d.m.path, "module."+d.block.Labels[0])
+	}
+	return d.m.path
 }
 
-func (m *module) lookup(kind, name string) *node { return m.nodes[kind][name] }
+func (m *module) lookup(kind, name string) *declaration { return m.decls[kind][name] }
 
-func (m *module) names(kind string) []string { return slices.Collect(maps.Keys(m.nodes[kind])) }
+func (m *module) names(kind string) []string { return slices.Sorted(maps.Keys(m.decls[kind])) }
 
-func (m *module) add(k *sink, n *node) {
-	if !hclsyntax.ValidIdentifier(n.name) {
-		k.fail("", n.rng.Ptr(), "Invalid name",
-			"%q cannot be a name: start with a letter, go on with letters, digits, hyphens and underscores.", n.name)
+func (m *module) add(k *sink, d *declaration) {
+	d.m = m
+	if !hclsyntax.ValidIdentifier(d.name) {
+		k.fail(m.path, d.rng.Ptr(), "Invalid name",
+			"%q cannot be a name: start with a letter, go on with letters, digits, hyphens and underscores.", d.name)
 		return
 	}
-	if len(n.name) > 64 {
-		k.fail("", n.rng.Ptr(), "Invalid name", "The name has %d bytes; names have at most 64.", len(n.name))
+	if len(d.name) > 64 {
+		k.fail(m.path, d.rng.Ptr(), "Invalid name", "The name has %d bytes; names have at most 64.", len(d.name))
 		return
 	}
-	if previous := m.lookup(n.kind, n.name); previous != nil {
-		k.fail(n.address(), n.rng.Ptr(), "Duplicate name",
+	if previous := m.lookup(d.kind, d.name); previous != nil {
+		k.fail(inModule(m.path, d.relative()), d.rng.Ptr(), "Duplicate name",
 			"%s is already declared at %s line %d. Give this one another name.",
-			capital(n.title()), previous.rng.Filename, previous.rng.Start.Line)
+			capital(d.title()), previous.rng.Filename, previous.rng.Start.Line)
 		return
 	}
-	if m.nodes[n.kind] == nil {
-		m.nodes[n.kind] = map[string]*node{}
+	if m.decls[d.kind] == nil {
+		m.decls[d.kind] = map[string]*declaration{}
 	}
-	m.nodes[n.kind][n.name] = n
+	m.decls[d.kind][d.name] = d
+}
+
+// order sorts what was added.
+func (m *module) order() {
+	for _, kind := range slices.Sorted(maps.Keys(m.decls)) {
+		for _, name := range m.names(kind) {
+			m.ordered = append(m.ordered, m.place(m.decls[kind][name]))
+		}
+	}
+}
+
+// place gives a declaration its slot.
+func (m *module) place(d *declaration) *declaration {
+	d.slot = m.slots
+	m.slots++
+	return d
 }
 
 // parsedFile is one file's syntax tree.
@@ -143,31 +172,36 @@ type parsedFile struct {
 	body *hclsyntax.Body
 }
 
+// dir is the module that a file belongs to.
+func (f parsedFile) dir() string { return path.Dir(f.name) }
+
 // parseFiles parses all files and reports the syntax errors of all of them.
 func parseFiles(k *sink, files map[string][]byte) []parsedFile {
 	var out []parsedFile
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		src := files[name]
-		parsed, diags := parseConfig(src, name)
-		var body *hclsyntax.Body
-		if parsed != nil {
-			body, _ = parsed.Body.(*hclsyntax.Body)
-		}
-		k.source(name, src, body)
-		k.addAll("", diags)
-		if body != nil {
-			out = append(out, parsedFile{name, src, body})
+		if f, ok := parseFile(k, name, files[name]); ok {
+			out = append(out, f)
 		}
 	}
 	return out
 }
 
+func parseFile(k *sink, name string, src []byte) (parsedFile, bool) {
+	parsed, diags := parseConfig(src, name)
+	var body *hclsyntax.Body
+	if parsed != nil {
+		body, _ = parsed.Body.(*hclsyntax.Body)
+	}
+	k.source(name, src, body)
+	k.addAll("", diags)
+	return parsedFile{name, src, body}, body != nil
+}
+
 // collect turns syntax trees into declarations and reports what does not
 // belong there.
-func collect(k *sink, files []parsedFile) *module {
-	m := &module{nodes: map[string]map[string]*node{}}
+func (m *module) collect(k *sink, files []parsedFile) {
 	for _, f := range files {
-		k.check("", f.body, rootSchema, "the configuration")
+		k.check(m.path, f.body, rootSchema, "the configuration")
 		for _, b := range f.body.Blocks {
 			rule, known := rootSchema.blocks[b.Type]
 			if !known || rule.later != "" {
@@ -176,14 +210,14 @@ func collect(k *sink, files []parsedFile) *module {
 			switch b.Type {
 			case "locals":
 				for _, nested := range b.Body.Blocks {
-					k.fail("", nested.TypeRange.Ptr(), "Unknown block", "A locals block holds NAME = VALUE arguments only.")
+					k.fail(m.path, nested.TypeRange.Ptr(), "Unknown block", "A locals block holds NAME = VALUE arguments only.")
 				}
 				for name, attr := range b.Body.Attributes {
-					m.add(k, &node{kind: "local", name: name, rng: attr.NameRange, local: attr})
+					m.add(k, &declaration{kind: "local", name: name, rng: attr.NameRange, local: attr})
 				}
 			case "pinfold":
-				k.check("", b.Body, rule.schema, "the pinfold block")
-				requiredVersion(k, b)
+				k.check(m.path, b.Body, rule.schema, "the pinfold block")
+				requiredVersion(k, m, b)
 			default:
 				if len(b.Labels) != 1 {
 					continue // reported by check
@@ -192,30 +226,19 @@ func collect(k *sink, files []parsedFile) *module {
 				if kind == "variable" {
 					kind = "var"
 				}
-				n := &node{kind: kind, name: b.Labels[0], block: b, rng: hcl.RangeBetween(b.TypeRange, b.LabelRanges[0])}
-				k.check(n.blame(), b.Body, rule.schema, n.title())
-				m.add(k, n)
+				d := &declaration{kind: kind, name: b.Labels[0], m: m, block: b, rng: hcl.RangeBetween(b.TypeRange, b.LabelRanges[0])}
+				if rule.schema != nil {
+					k.check(d.blame(), b.Body, rule.schema, d.title())
+				}
+				m.add(k, d)
 			}
 		}
 	}
-	for _, kind := range slices.Sorted(maps.Keys(m.nodes)) {
-		for _, name := range slices.Sorted(maps.Keys(m.nodes[kind])) {
-			m.ordered = append(m.ordered, m.nodes[kind][name])
-		}
-	}
-	return m
-}
-
-// blame is the address errors about the node carry; empty for what is no resource.
-func (n *node) blame() string {
-	if n.isResource() {
-		return n.address()
-	}
-	return ""
+	m.order()
 }
 
 // requiredVersion checks this build against the constraint.
-func requiredVersion(k *sink, b *hclsyntax.Block) {
+func requiredVersion(k *sink, m *module, b *hclsyntax.Block) {
 	attr := b.Body.Attributes["required_version"]
 	if attr == nil {
 		return
@@ -223,16 +246,16 @@ func requiredVersion(k *sink, b *hclsyntax.Block) {
 	work := newBudget()
 	value, diags := work.within(attr.Expr, work.constants())
 	if diags.HasErrors() || value.IsNull() || !value.IsKnown() || value.Type() != cty.String {
-		k.fail("", attr.Expr.Range().Ptr(), "Invalid version constraint", "required_version must be a plain string, such as \">= 0.1\".")
+		k.fail(m.path, attr.Expr.Range().Ptr(), "Invalid version constraint", "required_version must be a plain string, such as \">= 0.1\".")
 		return
 	}
 	constraint := value.AsString()
 	ok, err := satisfies(Version, constraint)
 	switch {
 	case err != nil:
-		k.fail("", attr.Expr.Range().Ptr(), "Invalid version constraint", "%s.", capital(err.Error()))
+		k.fail(m.path, attr.Expr.Range().Ptr(), "Invalid version constraint", "%s.", capital(err.Error()))
 	case !ok:
-		k.fail("", attr.Expr.Range().Ptr(), "Wrong version of pinfold",
+		k.fail(m.path, attr.Expr.Range().Ptr(), "Wrong version of pinfold",
 			"This is pinfold %s, and the configuration asks for %s. Install another version, or change required_version.", Version, strings.TrimSpace(constraint))
 	}
 }

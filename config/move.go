@@ -4,23 +4,47 @@ import "strings"
 
 // Covers reports whether target names address or something that it lies in: target
 // is the address of a resource instance, of a resource, which stands for all its
-// instances, or of a module with or without a key, which stands for all that is
-// declared in it, at any depth. Both are in the form that String and ParseModule
-// give.
+// instances, or of a module, which stands for all that is declared in it, at any
+// depth. A module without a key on the way stands for all its instances, too. Both are
+// in the form that String and ParseModule give.
 func Covers(target, address string) bool {
-	rest, found := strings.CutPrefix(address, target)
-	if !found || target == "" {
-		return false
+	for target != "" {
+		want, have := splitStep(target), splitStep(address)
+		if want.text != have.text || want.key != "" && want.key != have.key {
+			return false
+		}
+		if want.rest == "" {
+			return have.rest == "" || strings.HasPrefix(want.text, "module.")
+		}
+		target, address = want.rest, have.rest
+		if address == "" {
+			return false
+		}
 	}
-	switch {
-	case rest == "":
-		return true
-	case strings.HasSuffix(target, "]"): // one instance
-		return rest[0] == '.'
-	case rest[0] == '.':
-		return namesModule(target)
+	return false
+}
+
+// addressStep is the beginning of an address.
+type addressStep struct {
+	text string // TYPE.NAME or module.NAME
+	key  string // in brackets; empty for none
+	rest string // what follows, without the dot
+}
+
+func splitStep(address string) (s addressStep) {
+	dot := strings.IndexByte(address, '.') + 1
+	end := strings.IndexAny(address[dot:], ".[")
+	if end < 0 {
+		return addressStep{text: address}
 	}
-	return rest[0] == '['
+	end += dot
+	s.text, s.rest = address[:end], address[end:]
+	if s.rest[0] == '[' {
+		after := afterKey(s.rest)
+		s.key, s.rest = s.rest[:len(s.rest)-len(after)], after
+	}
+	s.rest = strings.TrimPrefix(s.rest, ".")
+	return s
 }
 
 // Apply gives the address that the move makes of one, and whether it is concerned at
@@ -45,23 +69,14 @@ func (m Move) Apply(address string) (string, bool) {
 // namesModule reports whether an address is that of a module: no type follows its
 // last module.
 func namesModule(address string) bool {
-	for {
-		rest, found := strings.CutPrefix(address, "module.")
-		if !found {
+	for address != "" {
+		s := splitStep(address)
+		if !strings.HasPrefix(s.text, "module.") {
 			return false
 		}
-		end := strings.IndexAny(rest, ".[")
-		if end < 0 {
-			return true
-		}
-		if rest = rest[end:]; rest[0] == '[' {
-			rest = afterKey(rest)
-		}
-		if rest == "" {
-			return true
-		}
-		address = strings.TrimPrefix(rest, ".")
+		address = s.rest
 	}
+	return true
 }
 
 // afterKey is what follows a key in brackets at the beginning of text, whatever

@@ -7,7 +7,8 @@ import (
 	ctyjson "github.com/zclconf/go-cty/cty/json"
 )
 
-// output evaluates an output block.
+// output evaluates an output block. Those of the root module are kept; others are for
+// who calls the module.
 func (ev *evaluation) output(n *node) {
 	out := Output{Name: n.name}
 	if attr := n.attr("description"); attr != nil {
@@ -15,10 +16,16 @@ func (ev *evaluation) output(n *node) {
 	}
 	attr := n.attr("value")
 	if attr == nil {
+		n.broken = true
 		return // reported with the schema
 	}
-	v, ok := ev.value(n, attr, n.scope, "")
+	v, ok := ev.value(n, attr, n.scope, n.home.address)
 	if !ok {
+		n.broken = true
+		return
+	}
+	n.value = v
+	if n.home.call != nil {
 		return
 	}
 	if !v.IsWhollyKnown() {
@@ -40,14 +47,14 @@ func (ev *evaluation) output(n *node) {
 
 // plainText is an argument that must be a known string.
 func (ev *evaluation) plainText(n *node, attr *hclsyntax.Attribute) string {
-	v, ok := ev.value(n, attr, n.scope, "")
+	v, ok := ev.value(n, attr, n.scope, n.home.address)
 	if !ok || v.IsNull() {
 		return ""
 	}
 	text, err := convert.Convert(v, cty.String)
 	if err != nil || !text.IsKnown() {
 		if !n.tainted {
-			ev.fail("", attr.Expr.Range().Ptr(), "Invalid value for "+attr.Name, "A string is needed that is known before apply.")
+			ev.fail(n.home.address, attr.Expr.Range().Ptr(), "Invalid value for "+attr.Name, "A string is needed that is known before apply.")
 		}
 		return ""
 	}

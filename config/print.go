@@ -57,7 +57,7 @@ func box(d Diagnostic, color bool, width int) string {
 			line(s)
 		}
 	}
-	if d.Address != "" && strings.Contains(d.Address, "[") {
+	if tellsMore(d) {
 		line("")
 		line("  for " + printable(d.Address))
 	}
@@ -69,6 +69,13 @@ func box(d Diagnostic, color bool, width int) string {
 	}
 	out.WriteString(paint(tone, "╵") + "\n")
 	return out.String()
+}
+
+// tellsMore reports whether the address says something that file and block do not:
+// one of several instances, or which call of a module.
+func tellsMore(d Diagnostic) bool {
+	inModule := strings.HasPrefix(d.Address, "module.") && (d.Range == nil || strings.Contains(d.Range.File, "/"))
+	return inModule || strings.Contains(d.Address, "[")
 }
 
 // quoted is the source with line numbers and the range underlined.

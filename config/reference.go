@@ -10,11 +10,13 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// reference is one mention of another declaration.
+// reference is one mention of another declaration of the same module.
 type reference struct {
-	target *node
+	target *declaration
 	key    any                  // of one instance, when written as a literal
 	index  hclsyntax.Expression // the key, when it is computed
+	output string               // of a module, when written; else all of them
+	whole  bool                 // in depends_on: of a module, all that is in it
 	rng    hcl.Range
 	text   string // as written, for error texts
 }
@@ -28,42 +30,67 @@ var refused = map[string]string{
 	"pathexpand":    "it depends on who runs the plan. Write the path out, or take it from a variable",
 }
 
-// resolve finds what every expression of every node refers to, and reports
-// what does not exist. It fills deps.
+// resolve finds what every expression of the module refers to, and reports what
+// does not exist. It fills deps.
 func (m *module) resolve(k *sink) {
-	for _, n := range m.ordered {
-		n.exprs = map[*hclsyntax.Attribute]*expression{}
-		switch {
-		case n.local != nil:
-			m.resolveAttr(k, n, n.local)
-		case n.kind == "var":
-			// Types and defaults are constants.
-		default:
-			m.resolveBody(k, n, n.block.Body, schemaOf(n.kind))
-			m.explicit(k, n)
+	for _, d := range m.ordered {
+		m.resolveDeclaration(k, d)
+		for _, name := range slices.Sorted(maps.Keys(d.inputs)) {
+			m.resolveDeclaration(k, d.inputs[name])
 		}
-		seen := map[*node]bool{}
-		for _, attr := range slices.SortedFunc(maps.Keys(n.exprs), func(a, b *hclsyntax.Attribute) int { return a.SrcRange.Start.Byte - b.SrcRange.Start.Byte }) {
-			for _, r := range n.exprs[attr].refs {
-				r.target.used = true
-				if !seen[r.target] {
-					seen[r.target] = true
-					n.deps = append(n.deps, r.target)
-				}
+		if d.after != nil {
+			m.resolveDeclaration(k, d.after)
+		}
+	}
+}
+
+func (m *module) resolveDeclaration(k *sink, d *declaration) {
+	d.exprs = map[*hclsyntax.Attribute]*expression{}
+	switch {
+	case d.local != nil:
+		m.resolveAttr(k, d, d.local)
+	case d.kind == "after":
+		m.explicit(k, d)
+	case d.kind == "module":
+		for _, name := range []string{"for_each", "count"} {
+			if attr := d.attr(name); attr != nil {
+				m.resolveAttr(k, d, attr)
 			}
 		}
-		for _, r := range n.explicit {
-			if !seen[r.target] {
-				seen[r.target] = true
-				n.deps = append(n.deps, r.target)
-			}
+	case d.kind == "var":
+		// Types and defaults are constants.
+	default:
+		m.resolveBody(k, d, d.block.Body, schemaOf(d.kind))
+		m.explicit(k, d)
+	}
+	d.dependOn()
+}
+
+// dependOn collects what must be evaluated before the declaration, in the order of
+// the file.
+func (d *declaration) dependOn() {
+	seen := map[dependency]bool{}
+	need := func(r reference) {
+		r.target.used = true
+		dep := dependency{r.target, r.output}
+		if !seen[dep] {
+			seen[dep] = true
+			d.deps = append(d.deps, dep)
 		}
+	}
+	for _, attr := range slices.SortedFunc(maps.Keys(d.exprs), func(a, b *hclsyntax.Attribute) int { return a.SrcRange.Start.Byte - b.SrcRange.Start.Byte }) {
+		for _, r := range d.exprs[attr].refs {
+			need(r)
+		}
+	}
+	for _, r := range d.explicit {
+		need(r)
 	}
 }
 
 func schemaOf(kind string) *schema { return rootSchema.blocks[kind].schema }
 
-func (m *module) resolveBody(k *sink, n *node, body *hclsyntax.Body, s *schema) {
+func (m *module) resolveBody(k *sink, n *declaration, body *hclsyntax.Body, s *schema) {
 	for name, attr := range body.Attributes {
 		if rule, known := s.attrs[name]; known && !rule.literal && rule.later == "" {
 			m.resolveAttr(k, n, attr)
@@ -76,8 +103,8 @@ func (m *module) resolveBody(k *sink, n *node, body *hclsyntax.Body, s *schema) 
 	}
 }
 
-func (m *module) resolveAttr(k *sink, n *node, attr *hclsyntax.Attribute) {
-	x := &expression{attr: attr}
+func (m *module) resolveAttr(k *sink, n *declaration, attr *hclsyntax.Attribute) {
+	x := &expression{attr: attr, slot: len(n.exprs)}
 	n.exprs[attr] = x
 	// sandbox.x[each.key] reads one instance, which the traversal alone does not tell.
 	computed := map[int]hclsyntax.Expression{}
@@ -92,11 +119,12 @@ func (m *module) resolveAttr(k *sink, n *node, attr *hclsyntax.Attribute) {
 		}
 		return nil
 	})
-	repeats := n.block != nil && (attr == n.attr("for_each") || attr == n.attr("count"))
+	repeats := attr == n.attr("for_each") || attr == n.attr("count")
 	for _, t := range hclsyntax.Variables(attr.Expr) {
 		switch t.RootName() {
 		case "each", "count":
 			x.perInstance = true
+			x.readsValue = x.readsValue || t.RootName() == "each" && attrName(t, 1) != "key"
 			x.bad = checkEach(k, n, t, repeats) || x.bad
 		case "path":
 			x.bad = checkPath(k, n, t) || x.bad
@@ -113,7 +141,7 @@ func (m *module) resolveAttr(k *sink, n *node, attr *hclsyntax.Attribute) {
 }
 
 // checkCall reports functions that do not exist or are refused.
-func (m *module) checkCall(k *sink, n *node, call *hclsyntax.FunctionCallExpr) bool {
+func (m *module) checkCall(k *sink, n *declaration, call *hclsyntax.FunctionCallExpr) bool {
 	if reason, no := refused[call.Name]; no {
 		k.fail(n.blame(), call.NameRange.Ptr(), "Function "+call.Name+"() is refused",
 			"A plan must be repeatable, and %s() is not: %s.", call.Name, reason)
@@ -127,7 +155,7 @@ func (m *module) checkCall(k *sink, n *node, call *hclsyntax.FunctionCallExpr) b
 	return false
 }
 
-func checkEach(k *sink, n *node, t hcl.Traversal, repeats bool) (bad bool) {
+func checkEach(k *sink, n *declaration, t hcl.Traversal, repeats bool) (bad bool) {
 	root, needs, attrs := t.RootName(), "for_each", []string{"key", "value"}
 	if root == "count" {
 		needs, attrs = "count", []string{"index"}
@@ -136,7 +164,7 @@ func checkEach(k *sink, n *node, t hcl.Traversal, repeats bool) (bad bool) {
 		k.fail(n.blame(), t.SourceRange().Ptr(), "Reference out of place", "%s decides how many instances there are, so it cannot read %s.", needs, root)
 		return true
 	}
-	if n.attr(needs) == nil || !n.isResource() {
+	if n.attr(needs) == nil || !n.repeats() {
 		k.fail(n.blame(), t.SourceRange().Ptr(), "Reference out of place",
 			"%s exists only in a block with %s, and %s has none.", root, needs, n.title())
 		return true
@@ -149,7 +177,7 @@ func checkEach(k *sink, n *node, t hcl.Traversal, repeats bool) (bad bool) {
 	return false
 }
 
-func checkPath(k *sink, n *node, t hcl.Traversal) (bad bool) {
+func checkPath(k *sink, n *declaration, t hcl.Traversal) (bad bool) {
 	if name := attrName(t, 1); name != "module" && name != "root" {
 		k.fail(n.blame(), t.SourceRange().Ptr(), "Unknown attribute", "path has module and root%s",
 			ended(didYouMean(name, []string{"module", "root"})))
@@ -169,7 +197,7 @@ func attrName(t hcl.Traversal, i int) string {
 }
 
 // reference checks one traversal as far as it can be without evaluating.
-func (m *module) reference(k *sink, n *node, t hcl.Traversal) (reference, bool) {
+func (m *module) reference(k *sink, n *declaration, t hcl.Traversal) (reference, bool) {
 	root, rng := t.RootName(), t.SourceRange()
 	fail := func(rng hcl.Range, summary, format string, args ...any) (reference, bool) {
 		k.fail(n.blame(), rng.Ptr(), summary, format, args...)
@@ -210,6 +238,9 @@ func (m *module) reference(k *sink, n *node, t hcl.Traversal) (reference, bool) 
 		return fail(hcl.RangeBetween(t[0].SourceRange(), t[1].SourceRange()), "Reference to something undeclared", "There is no %s named %q%s", what, name, hint)
 	}
 	r := reference{target: target, rng: rng, text: written(t)}
+	if root == "module" {
+		return m.moduleReference(k, n, t, r)
+	}
 	if !target.isResource() {
 		if root == "policy" && len(t) > 2 {
 			return fail(rng, "Invalid reference", "A policy has no attributes to read. Use it whole: policies = [policy.%s].", name)
@@ -221,7 +252,7 @@ func (m *module) reference(k *sink, n *node, t hcl.Traversal) (reference, bool) 
 		switch next := rest[0].(type) {
 		case hcl.TraverseIndex:
 			if !target.repeated() {
-				return fail(rng, "Invalid reference", "%s has neither for_each nor count, so it takes no key. Write %s.", target.address(), target.address())
+				return fail(rng, "Invalid reference", "%s has neither for_each nor count, so it takes no key. Write %s.", target.relative(), target.relative())
 			}
 			if key, err := keyOf(next.Key); err == nil {
 				r.key = key
@@ -236,7 +267,7 @@ func (m *module) reference(k *sink, n *node, t hcl.Traversal) (reference, bool) 
 						key = "0"
 					}
 					return fail(rng, "Invalid reference", "%s has several instances. Name one, as in %s[%s].%s, or go over all: [for x in %s : x.%s].",
-						target.address(), target.address(), key, next.Name, target.address(), next.Name)
+						target.relative(), target.relative(), key, next.Name, target.relative(), next.Name)
 				}
 				r.key = next.Name
 				rest = rest[1:]
@@ -252,13 +283,69 @@ func (m *module) reference(k *sink, n *node, t hcl.Traversal) (reference, bool) 
 		}
 		if name == "ports" && len(rest) > 1 {
 			if port := portName(rest[1]); port != "" && !slices.Contains(target.portNames(), port) {
-				return fail(rng, "Unknown port", "%s has no port block named %q%s", target.address(), port, ended(didYouMean(port, target.portNames())))
+				return fail(rng, "Unknown port", "%s has no port block named %q%s", target.relative(), port, ended(didYouMean(port, target.portNames())))
 			}
 			if field := attrName(rest, 2); field != "" && !slices.Contains(portFields, field) {
 				return fail(rng, "Unknown attribute", "A port exports %s, but not %q%s", strings.Join(portFields, ", "), field, ended(didYouMean(field, portFields)))
 			}
 		}
 	}
+	return r, true
+}
+
+// moduleReference checks a reference to what a module gives.
+func (m *module) moduleReference(k *sink, n *declaration, t hcl.Traversal, r reference) (reference, bool) {
+	fail := func(summary, format string, args ...any) (reference, bool) {
+		k.fail(n.blame(), t.SourceRange().Ptr(), summary, format, args...)
+		return reference{}, false
+	}
+	target, rest := r.target, t[2:]
+	if target.calls == nil {
+		return r, true // reported at the block
+	}
+	if len(rest) > 0 {
+		switch next := rest[0].(type) {
+		case hcl.TraverseIndex:
+			if !target.repeated() {
+				return fail("Invalid reference", "%s has neither for_each nor count, so it takes no key. Write %s.", target.relative(), target.relative())
+			}
+			if key, err := keyOf(next.Key); err == nil {
+				r.key = key
+			}
+			rest = rest[1:]
+		case hcl.TraverseAttr:
+			if !target.repeated() {
+				break
+			}
+			if target.calls.lookup("output", next.Name) != nil {
+				key := "\"KEY\""
+				if target.attr("count") != nil {
+					key = "0"
+				}
+				return fail("Invalid reference", "%s has several instances. Name one, as in %s[%s].%s, or go over all: [for x in %s : x.%s].",
+					target.relative(), target.relative(), key, next.Name, target.relative(), next.Name)
+			}
+			r.key = next.Name
+			rest = rest[1:]
+		default:
+			rest = nil
+		}
+	}
+	name := attrName(rest, 0)
+	if name == "" {
+		return r, true
+	}
+	if target.calls.lookup("output", name) == nil {
+		outputs := target.calls.names("output")
+		switch {
+		case len(outputs) == 0:
+			return fail("Unknown output", "Module %s in %s has no outputs, so nothing can be read of it. Add output %s there.", quote(target.name), target.calls.dir, quote(name))
+		case target.calls.lookup("sandbox", name) != nil || slices.Contains(referable, name):
+			return fail("Unknown output", "What is in a module is seen from outside only through its outputs, and module %s in %s has none named %q. Add it there.", quote(target.name), target.calls.dir, name)
+		}
+		return fail("Unknown output", "Module %s in %s has no output %q%s", quote(target.name), target.calls.dir, name, ended(didYouMean(name, outputs)))
+	}
+	r.output = name
 	return r, true
 }
 
@@ -277,7 +364,7 @@ func portName(t hcl.Traverser) string {
 }
 
 // portNames are the labels of a sandbox's port blocks, in file order.
-func (n *node) portNames() []string {
+func (n *declaration) portNames() []string {
 	var out []string
 	for _, b := range n.block.Body.Blocks {
 		if b.Type == "port" && len(b.Labels) == 1 {
@@ -288,9 +375,9 @@ func (n *node) portNames() []string {
 }
 
 // explicit reads depends_on.
-func (m *module) explicit(k *sink, n *node) {
+func (m *module) explicit(k *sink, n *declaration) {
 	attr := n.attr("depends_on")
-	if attr == nil || !n.isResource() {
+	if attr == nil {
 		return
 	}
 	list, diags := hcl.ExprList(attr.Expr)
@@ -308,14 +395,15 @@ func (m *module) explicit(k *sink, n *node) {
 		if !ok {
 			continue
 		}
-		if !r.target.isResource() {
-			k.fail(n.blame(), item.Range().Ptr(), "Invalid depends_on", "%s is nothing that is created. Name a sandbox, image, network or volume.", r.text)
+		if !r.target.isResource() && r.target.kind != "module" {
+			k.fail(n.blame(), item.Range().Ptr(), "Invalid depends_on", "%s is nothing that is created. Name a sandbox, image, network, volume or module.", r.text)
 			continue
 		}
 		if len(t) > 3 || len(t) == 3 && r.key == nil {
 			k.fail(n.blame(), item.Range().Ptr(), "Invalid depends_on", "Name the whole %s, not an attribute of it.", r.target.kind)
 			continue
 		}
+		r.whole, r.output = true, ""
 		n.explicit = append(n.explicit, r)
 	}
 }

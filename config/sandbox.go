@@ -138,8 +138,8 @@ func (d *decoder) sandbox(spec *Sandbox) {
 // note records what must be unique among all sandboxes.
 func (d *decoder) note(spec *Sandbox) {
 	if spec.Network != nil {
-		a := Address{Type: "sandbox", Name: d.n.name, Key: d.in.key}
-		d.ev.hosts = append(d.ev.hosts, hostUse{hostname(nil, a), spec.Network.Name, d.in.address, d.n.rng})
+		a := Address{Module: d.n.home.address, Type: "sandbox", Name: d.n.name, Key: d.in.key}
+		d.ev.hosts = append(d.ev.hosts, hostUse{hostname(d.n.home.way, a), spec.Network.Name, d.in.address, d.n.rng})
 	}
 	if len(spec.Ports) == 0 {
 		return
@@ -181,8 +181,7 @@ func (d *decoder) policies() []layer {
 		if !ok {
 			continue
 		}
-		p := d.ev.m.lookup("policy", strings.TrimPrefix(address, "policy."))
-		if !p.broken {
+		if p := d.ev.policies[address]; !p.broken {
 			out = append(out, layer{n: p, scope: p.scope, policy: address})
 		}
 	}
@@ -330,7 +329,7 @@ func (d *decoder) path(b *hclsyntax.Block) string {
 }
 
 // pathsDiffer reports whether instances have different paths of claims or mounts.
-func (n *node) pathsDiffer() bool {
+func (n *declaration) pathsDiffer() bool {
 	for _, b := range n.block.Body.Blocks {
 		if attr := b.Body.Attributes["path"]; attr != nil && n.exprs[attr] != nil && n.exprs[attr].perInstance {
 			return true

@@ -13,6 +13,7 @@ import (
 type schema struct {
 	attrs  map[string]attrRule
 	blocks map[string]blockRule
+	open   bool // takes arguments of other names, too
 }
 
 type attrRule struct {
@@ -209,6 +210,16 @@ var outputSchema = &schema{
 	blocks: map[string]blockRule{"precondition": {many: true, later: no}},
 }
 
+// moduleSchema has the arguments of a module block that are no inputs of the module.
+var moduleSchema = &schema{
+	attrs: withMeta(map[string]attrRule{
+		"source":    {required: true, literal: true},
+		"version":   {later: "A module is a local directory, and has the version of the files there."},
+		"providers": {later: "There are no providers; what a module needs it takes as variables."},
+	}),
+	open: true,
+}
+
 var rootSchema = &schema{blocks: map[string]blockRule{
 	"sandbox":  {label: "the sandbox's name", many: true, schema: sandboxSchema},
 	"image":    {label: "the image's name", many: true, schema: imageSchema},
@@ -219,7 +230,7 @@ var rootSchema = &schema{blocks: map[string]blockRule{
 	"output":   {label: "the output's name", many: true, schema: outputSchema},
 	"locals":   {many: true},
 	"pinfold":  {many: true, schema: &schema{attrs: map[string]attrRule{"required_version": {}}}},
-	"module":   {label: "the module's name", many: true, later: "Put all files into one directory."},
+	"module":   {label: "the module's name", many: true, schema: moduleSchema},
 	"moved":    {many: true, later: no},
 	"import":   {many: true, later: no},
 	"removed":  {many: true, later: no},
@@ -253,7 +264,7 @@ func (k *sink) check(address string, body *hclsyntax.Body, s *schema, what strin
 		switch {
 		case known && rule.later != "":
 			k.later(address, attr.NameRange.Ptr(), name, rule.later)
-		case known:
+		case known, s.open:
 		case isBlock:
 			k.fail(address, attr.NameRange.Ptr(), "Block written as an argument",
 				"%q is a block inside %s. Write %s { … } without an equals sign.", name, what, name)

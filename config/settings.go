@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"time"
 
 	"github.com/hashicorp/hcl/v2"
@@ -73,7 +72,6 @@ func LoadSettings(file string) (Settings, Diagnostics) {
 	// The policies are checked as far as they can be without a sandbox.
 	ev := newEvaluation(&Source{}, s, nil, &disk{source: &Source{}})
 	ev.sink = k
-	ev.m = &module{}
 	ev.host = ev.readHostPolicies()
 	for _, p := range ev.host.all {
 		ev.checkPolicy(p)
@@ -234,24 +232,22 @@ func (ev *evaluation) readHostPolicies() *hostPolicies {
 	if body == nil {
 		return out
 	}
-	m := &module{nodes: map[string]map[string]*node{}}
+	m := &module{dir: ".", decls: map[string]map[string]*declaration{}}
 	for _, b := range body.Blocks {
 		if b.Type == "policy" && len(b.Labels) == 1 {
-			n := &node{kind: "policy", name: b.Labels[0], block: b, rng: hcl.RangeBetween(b.TypeRange, b.LabelRanges[0])}
-			ev.check("", b.Body, policySchema, n.title())
-			m.add(ev.sink, n)
+			d := &declaration{kind: "policy", name: b.Labels[0], m: m, block: b, rng: hcl.RangeBetween(b.TypeRange, b.LabelRanges[0])}
+			ev.check("", b.Body, policySchema, d.title())
+			m.add(ev.sink, d)
 		}
 	}
-	names := m.names("policy")
-	slices.Sort(names)
-	for _, name := range names {
-		m.ordered = append(m.ordered, m.lookup("policy", name))
-	}
+	m.order()
 	m.resolve(ev.sink)
+	names, home := m.names("policy"), ev.newInstance(m)
 	scope := ev.budget.constants()
 	scope.Functions = ev.budget.meter(pureFunctions)
 	layers := map[string]layer{}
-	for _, n := range m.ordered {
+	for _, declared := range m.ordered {
+		n := home.node(declared)
 		for _, x := range n.exprs {
 			for _, r := range x.refs {
 				ev.fail("", r.rng.Ptr(), "Invalid reference", "A policy of the host settings holds constants; it cannot refer to other blocks.")

@@ -9,11 +9,11 @@ import (
 
 // Source is everything an evaluation depends on, captured: it can be stored in
 // a plan file or sent to the agent, and evaluates to the same thing there. The
-// files that file(), templatefile() and fileset() read are part of it, so an
+// files of modules and those that file(), templatefile() and fileset() read are part of it, so an
 // evaluation never reads the disk a second time.
 type Source struct {
 	Dir       string              `json:"dir"`             // real path of the configuration's directory
-	Files     map[string][]byte   `json:"files"`           // *.hcl by base name
+	Files     map[string][]byte   `json:"files"`           // *.hcl by path relative to Dir with slashes: main.hcl, and modules/ci/main.hcl of a module that is called
 	Variables map[string]Value    `json:"variables"`       // what was set from outside, by variable name; precedence already applied
 	Reads     map[string][]byte   `json:"reads,omitempty"` // files read by functions, by path as the function resolved it
 	Globs     map[string][]string `json:"globs,omitempty"` // results of fileset and fileexists, by the call
@@ -21,7 +21,8 @@ type Source struct {
 	// parsed is Files' syntax trees, kept by Load so that evaluating again is
 	// cheap; a Source that came from JSON has none and parses each time.
 	parsed []parsedFile
-	// unread tells why something could not be read, by its key in Reads or Globs.
+	// unread tells why something could not be read, by its key in Reads or Globs, or
+	// the directory of a module with a slash at its end.
 	unread map[string]string
 }
 

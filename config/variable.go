@@ -12,23 +12,15 @@ import (
 	"github.com/zclconf/go-cty/cty/convert"
 )
 
-// variables gives every variable its value, and reports values set from
-// outside that no variable takes.
-func (ev *evaluation) variables() {
-	for _, name := range slices.Sorted(maps.Keys(ev.m.nodes["var"])) {
-		n := ev.m.nodes["var"][name]
-		value, ok := ev.variable(n)
-		if !ok {
-			n.broken, value = true, cty.DynamicVal
-		}
-		n.value, n.state = value, visited
-	}
+// undeclared reports values set from outside that no variable of the root module takes.
+func (ev *evaluation) undeclared() {
+	m := ev.root.m
 	for _, name := range slices.Sorted(maps.Keys(ev.src.Variables)) {
 		v := ev.src.Variables[name]
-		if ev.m.lookup("var", name) != nil || v.fromEnvironment() {
+		if m.lookup("var", name) != nil || v.fromEnvironment() {
 			continue // the environment may hold other configurations' values
 		}
-		hint := ended(didYouMean(name, ev.m.names("var")))
+		hint := ended(didYouMean(name, m.names("var")))
 		ev.show(v)
 		if v.Expr {
 			ev.warn(v.place(), "Value for an undeclared variable", "%s sets %q, and no variable block has that name%s", v.Origin, name, hint)
@@ -38,102 +30,165 @@ func (ev *evaluation) variables() {
 	}
 }
 
-func (ev *evaluation) variable(n *node) (cty.Value, bool) {
-	body := n.block.Body
-	ty, defaults, ok := ev.variableType(body.Attributes["type"])
-	nullable := true
-	if attr := body.Attributes["nullable"]; attr != nil {
-		v, valid := ev.constant(attr, cty.Bool)
-		ok = ok && valid
-		nullable = !valid || v.True()
-	}
-	if attr := body.Attributes["description"]; attr != nil {
-		_, valid := ev.constant(attr, cty.String)
-		ok = ok && valid
-	}
-	fit := func(v cty.Value, rng *hcl.Range, origin string) (cty.Value, bool) {
-		if defaults != nil && !v.IsNull() {
-			v = defaults.Apply(v)
-		}
-		out, err := convert.Convert(v, ty)
-		if err != nil {
-			ev.fail("", rng, "Wrong type for variable "+quote(n.name), "%s is not what the variable's type %s asks for: %s.", capital(origin), typeexpr.TypeString(ty), err)
-			return cty.DynamicVal, false
-		}
-		return out, true
-	}
-
-	fallback := cty.NilVal
-	if attr := body.Attributes["default"]; attr != nil {
-		v, diags := ev.budget.within(attr.Expr, ev.budget.constants())
-		if diags.HasErrors() {
-			ev.fail("", attr.Expr.Range().Ptr(), "Invalid default", "A default is a constant: it cannot use references or functions. Put what is computed into locals.")
-			return cty.DynamicVal, false
-		}
-		if !ok {
-			return cty.DynamicVal, false
-		}
-		if fallback, ok = fit(v, attr.Expr.Range().Ptr(), "the default"); !ok {
-			return cty.DynamicVal, false
-		}
-		if fallback.IsNull() && !nullable {
-			ev.fail("", attr.Expr.Range().Ptr(), "Invalid default", "The variable has nullable = false, so its default cannot be null.")
-			return cty.DynamicVal, false
-		}
-	}
-	if !ok {
-		return cty.DynamicVal, false
-	}
-	given, set := ev.src.Variables[n.name]
-	if !set {
-		if fallback == cty.NilVal && ev.valueless {
-			n.tainted = true // what it decides cannot be told here
-			return cty.UnknownVal(ty), true
-		}
-		if fallback == cty.NilVal {
-			ev.fail("", n.rng.Ptr(), "No value for variable "+quote(n.name),
-				"The variable has no default. Set it with -var '%s=VALUE', in pinfold.pfvars, in a file given by -var-file, or as PINFOLD_VAR_%s.", n.name, n.name)
-			return cty.DynamicVal, false
-		}
-		return fallback, true
-	}
-	raw, ok := ev.given(n.name, given, ty)
-	if !ok {
-		return cty.DynamicVal, false
-	}
-	ev.show(given)
-	value, ok := fit(raw, given.place(), "the value from "+given.Origin)
-	if !ok {
-		return cty.DynamicVal, false
-	}
-	if value.IsNull() && !nullable {
-		if fallback != cty.NilVal {
-			return fallback, true
-		}
-		ev.fail("", given.place(), "No value for variable "+quote(n.name), "%s sets it to null, and the variable has nullable = false.", capital(given.Origin))
-		return cty.DynamicVal, false
-	}
-	return value, true
+// constraint is what a variable block demands of values.
+type constraint struct {
+	ty       cty.Type
+	defaults *typeexpr.Defaults
+	nullable bool
+	fallback cty.Value // the default, converted; NilVal without one
+	bad      bool      // has errors, which are reported
 }
 
-func (ev *evaluation) variableType(attr *hclsyntax.Attribute) (cty.Type, *typeexpr.Defaults, bool) {
+// constraintOf reads a variable block, once for all instances of its module.
+func (ev *evaluation) constraintOf(d *declaration) *constraint {
+	if d.constraint != nil {
+		return d.constraint
+	}
+	c := &constraint{nullable: true, fallback: cty.NilVal}
+	d.constraint = c
+	body := d.block.Body
+	var ok bool
+	c.ty, c.defaults, ok = ev.variableType(d, body.Attributes["type"])
+	c.bad = !ok
+	if attr := body.Attributes["nullable"]; attr != nil {
+		v, valid := ev.constant(d, attr, cty.Bool)
+		c.bad = c.bad || !valid
+		c.nullable = !valid || v.True()
+	}
+	if attr := body.Attributes["description"]; attr != nil {
+		_, valid := ev.constant(d, attr, cty.String)
+		c.bad = c.bad || !valid
+	}
+	attr := body.Attributes["default"]
+	if attr == nil {
+		return c
+	}
+	v, diags := ev.budget.within(attr.Expr, ev.budget.constants())
+	rng := attr.Expr.Range().Ptr()
+	if diags.HasErrors() {
+		ev.fail(d.m.path, rng, "Invalid default", "A default is a constant: it cannot use references or functions. Put what is computed into locals.")
+		c.bad = true
+	}
+	if c.bad {
+		return c
+	}
+	if c.fallback, ok = ev.fit(d, c, v, d.m.path, rng, "the default"); !ok {
+		c.bad = true
+	} else if c.fallback.IsNull() && !c.nullable {
+		ev.fail(d.m.path, rng, "Invalid default", "The variable has nullable = false, so its default cannot be null.")
+		c.bad = true
+	}
+	return c
+}
+
+// fit converts a value to the variable's type.
+func (ev *evaluation) fit(d *declaration, c *constraint, v cty.Value, address string, rng *hcl.Range, origin string) (cty.Value, bool) {
+	if c.defaults != nil && !v.IsNull() {
+		v = c.defaults.Apply(v)
+	}
+	out, err := convert.Convert(v, c.ty)
+	if err != nil {
+		ev.fail(address, rng, "Wrong type for variable "+quote(d.name), "%s is not what the variable's type %s asks for: %s.", capital(origin), typeexpr.TypeString(c.ty), err)
+		return cty.DynamicVal, false
+	}
+	return out, true
+}
+
+// variable gives a variable its value.
+func (ev *evaluation) variable(n *node) {
+	c := ev.constraintOf(n.declaration)
+	switch {
+	case c.bad:
+		n.broken = true
+	case n.home.call == nil:
+		ev.rootVariable(n, c)
+	default:
+		ev.moduleVariable(n, c)
+	}
+}
+
+// moduleVariable takes the value from the block that calls the module.
+func (ev *evaluation) moduleVariable(n *node, c *constraint) {
+	v, rng, given := ev.input(n)
+	switch {
+	case n.broken:
+		return
+	case !given && c.fallback == cty.NilVal:
+		n.broken = true // reported at the block
+		return
+	case !given:
+		n.value = c.fallback
+		return
+	}
+	v, ok := ev.fit(n.declaration, c, v, n.home.address, &rng, "the value")
+	switch {
+	case !ok:
+		n.broken = true
+	case v.IsNull() && !c.nullable && c.fallback != cty.NilVal:
+		n.value = c.fallback
+	case v.IsNull() && !c.nullable:
+		ev.fail(n.home.address, &rng, "No value for variable "+quote(n.name), "It is null here, and the variable has nullable = false.")
+		n.broken = true
+	default:
+		n.value = v
+	}
+}
+
+// rootVariable takes the value from outside.
+func (ev *evaluation) rootVariable(n *node, c *constraint) {
+	given, set := ev.src.Variables[n.name]
+	if !set {
+		switch {
+		case c.fallback != cty.NilVal:
+			n.value = c.fallback
+		case ev.valueless:
+			n.tainted = true // what it decides cannot be told here
+			n.value = cty.UnknownVal(c.ty)
+		default:
+			ev.fail("", n.rng.Ptr(), "No value for variable "+quote(n.name),
+				"The variable has no default. Set it with -var '%s=VALUE', in pinfold.pfvars, in a file given by -var-file, or as PINFOLD_VAR_%s.", n.name, n.name)
+			n.broken = true
+		}
+		return
+	}
+	raw, ok := ev.given(n.name, given, c.ty)
+	if !ok {
+		n.broken = true
+		return
+	}
+	ev.show(given)
+	v, ok := ev.fit(n.declaration, c, raw, "", given.place(), "the value from "+given.Origin)
+	switch {
+	case !ok:
+		n.broken = true
+	case v.IsNull() && !c.nullable && c.fallback != cty.NilVal:
+		n.value = c.fallback
+	case v.IsNull() && !c.nullable:
+		ev.fail("", given.place(), "No value for variable "+quote(n.name), "%s sets it to null, and the variable has nullable = false.", capital(given.Origin))
+		n.broken = true
+	default:
+		n.value = v
+	}
+}
+
+func (ev *evaluation) variableType(d *declaration, attr *hclsyntax.Attribute) (cty.Type, *typeexpr.Defaults, bool) {
 	if attr == nil {
 		return cty.DynamicPseudoType, nil, true
 	}
 	ty, defaults, diags := typeexpr.TypeConstraintWithDefaults(attr.Expr)
-	ev.addAll("", diags)
+	ev.addAll(d.m.path, diags)
 	return ty, defaults, !diags.HasErrors()
 }
 
 // constant evaluates an argument that can use neither references nor functions.
-func (ev *evaluation) constant(attr *hclsyntax.Attribute, ty cty.Type) (cty.Value, bool) {
+func (ev *evaluation) constant(d *declaration, attr *hclsyntax.Attribute, ty cty.Type) (cty.Value, bool) {
 	v, diags := ev.budget.within(attr.Expr, ev.budget.constants())
 	if !diags.HasErrors() {
 		if out, err := convert.Convert(v, ty); err == nil && !out.IsNull() && out.IsKnown() {
 			return out, true
 		}
 	}
-	ev.fail("", attr.Expr.Range().Ptr(), "Invalid "+attr.Name, "%s must be a constant %s.", capital(attr.Name), ty.FriendlyName())
+	ev.fail(d.m.path, attr.Expr.Range().Ptr(), "Invalid "+attr.Name, "%s must be a constant %s.", capital(attr.Name), ty.FriendlyName())
 	return cty.NilVal, false
 }
 

@@ -55,6 +55,7 @@ var shows = map[string]func(*example){
 	"deadline":   showDeadline,
 	"farm":       showFarm,
 	"lifecycle":  showLifecycle,
+	"modules":    showModules,
 	"quickstart": showQuickstart,
 	"service":    showService,
 }
@@ -188,6 +189,30 @@ func showLifecycle(e *example) {
 	if out := e.ok("history", "worker"); !strings.Contains(out, "exit (exit code 1)") || !strings.Contains(out, "Restarts:  1") {
 		e.t.Errorf("history tells of the worker:\n%s", out)
 	}
+}
+
+// showModules looks through two levels of modules, and takes a team away.
+func showModules(e *example) {
+	board := e.sandbox(`module.team["red"].sandbox.board`)
+	worker := e.sandbox(`module.team["red"].module.worker[1].sandbox.this`)
+	if out := e.ok("exec", worker.Name, "sh", "-c", "echo $BOARD"); out != board.Address+"\n" {
+		e.t.Errorf("the worker's board is %q, its address is %s", out, board.Address)
+	}
+	e.until("the worker's words", func() (bool, string) {
+		out := e.ok("logs", worker.Name)
+		return out == "I am worker-1.\n", out
+	})
+	if list := e.list(); len(list) != 5 {
+		e.t.Errorf("two teams have %d sandboxes: %+v", len(list), list)
+	}
+	e.ok("apply", "-auto-approve", "-var", "teams={ red = {} }")
+	if list := e.list(); len(list) != 3 {
+		e.t.Errorf("one team has %d sandboxes: %+v", len(list), list)
+	}
+	if s := e.sandbox(worker.Name); s.PID != worker.PID {
+		e.t.Errorf("the other team's end restarted a worker: %+v, before %+v", s, worker)
+	}
+	e.ok("apply", "-auto-approve")
 }
 
 func showQuickstart(e *example) {
