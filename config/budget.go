@@ -21,9 +21,10 @@ const (
 	instanceSteps = 5_000 // what each instance of a block may cost more
 	callSteps     = 10
 	loopSteps     = 10
-	walkSteps     = 5  // calls go through their arguments and results several times
-	textStep      = 64 // bytes
-	pairsAStep    = 50 // comparisons of two types
+	walkSteps     = 5   // calls go through their arguments and results several times
+	blockSteps    = 100 // making a block
+	textStep      = 64  // bytes
+	pairsAStep    = 50  // comparisons of two types
 )
 
 // budget is what one evaluation may still do.

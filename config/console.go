@@ -50,7 +50,7 @@ func (c *Console) Evaluate(text string) (cty.Value, Diagnostics) {
 	}
 	attr := &hclsyntax.Attribute{Name: "expression", Expr: bound(expr), SrcRange: expr.Range()}
 	d := &declaration{kind: "console", name: "expression", m: ev.root.m, local: attr, rng: expr.Range(), exprs: map[*hclsyntax.Attribute]*expression{}}
-	ev.root.m.resolveAttr(ev.sink, d, attr)
+	ev.root.m.resolveAttr(ev.sink, d, attr, nil)
 	d.dependOn()
 	n := &node{declaration: d, home: ev.root}
 	ev.scopeOf(n)

@@ -22,6 +22,7 @@ type decoder struct {
 	ev        *evaluation
 	n         *node
 	in        *instance
+	body      *hclsyntax.Body // the block's, dynamic blocks written out
 	phase     phase
 	unknown   []string
 	inherited []place // of the shared phase
@@ -47,12 +48,16 @@ type place struct {
 }
 
 func (ev *evaluation) decoder(n *node, in *instance) *decoder {
-	return &decoder{ev: ev, n: n, in: in}
+	return &decoder{ev: ev, n: n, in: in, body: ev.bodyOf(n, in)}
 }
 
 // sharedDecoder decodes what reads neither each nor count, on behalf of the block.
 func (ev *evaluation) sharedDecoder(n *node) *decoder {
-	d := ev.decoder(n, &instance{address: n.address(), each: n.scope})
+	in := &instance{address: n.address(), each: n.scope}
+	if n.varies { // what its dynamic blocks make is not shared
+		return &decoder{ev: ev, n: n, in: in, body: static(n.block.Body), phase: shared}
+	}
+	d := ev.decoder(n, in)
 	d.phase = shared
 	return d
 }
@@ -62,7 +67,7 @@ func (d *decoder) skips(l layer, attr *hclsyntax.Attribute) bool {
 	if d.phase == whole {
 		return false
 	}
-	x := l.n.exprs[attr]
+	x := l.n.expression(attr)
 	return x != nil && x.perInstance != (d.phase == own)
 }
 
@@ -74,7 +79,7 @@ func (d *decoder) skipsBlock(b *hclsyntax.Block) bool {
 // differs reports whether an argument of a block, at any depth, reads each or count.
 func (n *declaration) differs(b *hclsyntax.Block) bool {
 	for _, attr := range b.Body.Attributes {
-		if x := n.exprs[attr]; x != nil && x.perInstance {
+		if x := n.expression(attr); x != nil && x.perInstance {
 			return true
 		}
 	}
@@ -90,10 +95,11 @@ func (n *declaration) differs(b *hclsyntax.Block) bool {
 type layer struct {
 	n      *node
 	scope  *hcl.EvalContext
-	policy string // address of the policy; empty for the block itself
+	body   *hclsyntax.Body // its dynamic blocks written out
+	policy string          // address of the policy; empty for the block itself
 }
 
-func (d *decoder) own() layer { return layer{n: d.n, scope: d.in.each} }
+func (d *decoder) own() layer { return layer{n: d.n, scope: d.in.each, body: d.body} }
 
 type presence int
 
@@ -395,7 +401,7 @@ func (d *decoder) target(name string, rng hcl.Range, v cty.Value, kind string) (
 
 // readLifecycle decodes the lifecycle block.
 func (d *decoder) readLifecycle() {
-	b := blockOf(d.n.block.Body, "lifecycle")
+	b := blockOf(d.body, "lifecycle")
 	if b == nil {
 		return
 	}
@@ -476,22 +482,24 @@ func finish[T any](d *decoder, spec T) Resource[T] {
 		Lifecycle: d.lifecycle,
 		Source:    Position{File: d.n.rng.Filename, Line: d.n.rng.Start.Line},
 		Sources:   sources,
-		Blocks:    d.n.labelled(),
+		Blocks:    d.labelled(),
 	}
 }
 
 // labelled tells where the labelled blocks inside begin, by attribute path. All
-// instances share the map.
-func (n *declaration) labelled() map[string]Position {
-	if n.blocks == nil {
-		n.blocks = map[string]Position{}
-		for _, b := range n.block.Body.Blocks {
-			if len(b.Labels) == 1 {
-				n.blocks[step(b.Type, b.Labels[0])] = Position{File: b.TypeRange.Filename, Line: b.TypeRange.Start.Line}
-			}
+// instances share the map, unless dynamic blocks make others for each.
+func (d *decoder) labelled() map[string]Position {
+	if d.n.blocks != nil && d.n.dynamic == nil {
+		return d.n.blocks
+	}
+	out := map[string]Position{}
+	for _, b := range d.body.Blocks {
+		if len(b.Labels) == 1 {
+			out[step(b.Type, b.Labels[0])] = Position{File: b.TypeRange.Filename, Line: b.TypeRange.Start.Line}
 		}
 	}
-	return n.blocks
+	d.n.blocks = out
+	return out
 }
 
 // sharesSources reports whether the last instance's values came from the same

@@ -120,10 +120,11 @@ type node struct {
 	scope     *hcl.EvalContext
 	results   []result // of its expressions, by slot
 	instances []instance
-	byKey     map[any]int // of instances of for_each or count
-	needs     []string    // addresses of the resources it depends on, own references and those of locals and policies
-	computed  []reference // to resources and modules, with a key that differs per instance
-	ports     cty.Value   // exports of ports that all instances share
+	byKey     map[any]int     // of instances of for_each or count
+	needs     []string        // addresses of the resources it depends on, own references and those of locals and policies
+	computed  []reference     // to resources and modules, with a key that differs per instance
+	ports     cty.Value       // exports of ports that all instances share
+	body      *hclsyntax.Body // with its dynamic blocks written out, if that is the same for all instances
 
 	// of a module block
 	modules  []*moduleInstance    // as instances
@@ -204,7 +205,7 @@ func (ev *evaluation) visit(n *node, chain []*node) {
 	case "policy":
 		n.value = cty.ObjectVal(map[string]cty.Value{"id": cty.StringVal(n.address())})
 		ev.policies[n.address()] = n
-		ev.checkPolicy(layer{n: n, scope: n.scope, policy: n.address()})
+		ev.checkPolicy(ev.policyLayer(n))
 	case "output":
 		ev.output(n)
 	default:
@@ -435,10 +436,15 @@ func (r reference) keyIn(scope *hcl.EvalContext) any {
 	return r.key
 }
 
+// policyLayer is a policy as a place that values come from.
+func (ev *evaluation) policyLayer(n *node) layer {
+	return layer{n: n, scope: n.scope, policy: n.address(), body: ev.bodyOf(n, &instance{address: n.address(), each: n.scope})}
+}
+
 // checkPolicy reports what is wrong with a policy, whether it is used or not.
 func (ev *evaluation) checkPolicy(l layer) {
 	var spec Sandbox
-	ev.decoder(l.n, &instance{each: l.scope}).rules(l, l.n.block.Body, &spec)
+	ev.decoder(l.n, &instance{each: l.scope}).rules(l, l.body, &spec)
 }
 
 func (ev *evaluation) local(n *node) {
@@ -454,9 +460,12 @@ func (ev *evaluation) local(n *node) {
 // then reported. An argument that reads neither each nor count is evaluated
 // once for all instances.
 func (ev *evaluation) value(n *node, attr *hclsyntax.Attribute, scope *hcl.EvalContext, address string) (v cty.Value, ok bool) {
-	x := n.exprs[attr]
+	x := n.expression(attr)
 	if x == nil || x.bad {
 		return cty.NilVal, false
+	}
+	if _, element := attr.Expr.(elementExpr); element {
+		return ev.evaluate(n, x, attr, scope, address)
 	}
 	if n.results == nil {
 		n.results = make([]result, len(n.exprs))
@@ -465,15 +474,29 @@ func (ev *evaluation) value(n *node, attr *hclsyntax.Attribute, scope *hcl.EvalC
 	if kept.done {
 		return kept.value, !kept.failed
 	}
+	v, ok = ev.evaluate(n, x, attr, scope, address)
+	if !x.perInstance {
+		*kept = result{v, true, !ok}
+	}
+	return v, ok
+}
+
+// expression is what is known of an argument, also of one of a block that a dynamic
+// block made.
+func (d *declaration) expression(attr *hclsyntax.Attribute) *expression {
+	if e, element := attr.Expr.(elementExpr); element {
+		return d.exprs[e.of]
+	}
+	return d.exprs[attr]
+}
+
+func (ev *evaluation) evaluate(n *node, x *expression, attr *hclsyntax.Attribute, scope *hcl.EvalContext, address string) (cty.Value, bool) {
 	v, diags := ev.budget.within(attr.Expr, scope)
 	if !ev.budget.told { // once is enough: everything fails from then on
 		for _, diag := range diags {
 			ev.add(address, n.explain(x, diag))
 		}
 		ev.budget.told = ev.budget.over()
-	}
-	if !x.perInstance {
-		*kept = result{v, true, diags.HasErrors()}
 	}
 	return v, !diags.HasErrors()
 }

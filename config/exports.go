@@ -1,6 +1,9 @@
 package config
 
 import (
+	"maps"
+	"slices"
+
 	"github.com/zclconf/go-cty/cty"
 )
 
@@ -17,6 +20,9 @@ func (ev *evaluation) exportType(n *node) cty.Type {
 	}
 	if n.kind == "sandbox" {
 		attrs["ports"] = portsType(n.portNames())
+		if n.makes("port") {
+			attrs["ports"] = cty.Map(portType)
+		}
 	}
 	return cty.Object(attrs)
 }
@@ -67,7 +73,11 @@ func (d *decoder) portExports(spec *Sandbox, made Export) cty.Value {
 		return d.n.ports
 	}
 	ports := map[string]cty.Value{}
-	for _, name := range d.n.portNames() {
+	names := d.n.portNames()
+	if d.n.makes("port") { // which ones may differ between instances
+		names = slices.Sorted(maps.Keys(spec.Ports))
+	}
+	for _, name := range names {
 		p, was := spec.Ports[name], made.Ports[name]
 		host := p.Host
 		if host == 0 && !d.isUnknown(step("port", name)+".host") {
@@ -81,6 +91,12 @@ func (d *decoder) portExports(spec *Sandbox, made Export) cty.Value {
 		})
 	}
 	v := cty.ObjectVal(ports)
+	switch {
+	case d.n.makes("port") && len(ports) == 0:
+		v = cty.MapValEmpty(portType)
+	case d.n.makes("port"):
+		v = cty.MapVal(ports)
+	}
 	if same {
 		d.n.ports = v
 	}

@@ -136,7 +136,7 @@ func (d *decoder) contradictions(spec *Sandbox) {
 	}
 	if h := spec.Health; h != nil && !d.hasProbe(h) {
 		rng := d.n.rng
-		if b := blockOf(d.n.block.Body, "health"); b != nil {
+		if b := blockOf(d.body, "health"); b != nil {
 			rng = b.TypeRange
 		}
 		d.ev.fail(d.in.address, &rng, "Health block without a probe", "It does not say what to look at. Write one of command = [\"PROGRAM\", …], http = \"http://127.0.0.1:PORT/PATH\" and tcp = PORT.")

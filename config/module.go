@@ -45,6 +45,8 @@ type declaration struct {
 	explicit   []reference  // depends_on
 	deps       []dependency // what must be evaluated first
 	used       bool         // something refers to it
+	dynamic    []string     // the types of blocks that dynamic blocks in it make
+	varies     bool         // what they make differs between instances
 
 	// of a module block
 	calls  *module                 // nil when there is none that could be called

@@ -48,19 +48,19 @@ func (m *module) resolveDeclaration(k *sink, d *declaration) {
 	d.exprs = map[*hclsyntax.Attribute]*expression{}
 	switch {
 	case d.local != nil:
-		m.resolveAttr(k, d, d.local)
+		m.resolveAttr(k, d, d.local, nil)
 	case d.kind == "after":
 		m.explicit(k, d)
 	case d.kind == "module":
 		for _, name := range []string{"for_each", "count"} {
 			if attr := d.attr(name); attr != nil {
-				m.resolveAttr(k, d, attr)
+				m.resolveAttr(k, d, attr, nil)
 			}
 		}
 	case d.kind == "var":
 		// Types and defaults are constants.
 	default:
-		m.resolveBody(k, d, d.block.Body, schemaOf(d.kind))
+		m.resolveBody(k, d, d.block.Body, schemaOf(d.kind), nil)
 		m.explicit(k, d)
 	}
 	d.dependOn()
@@ -90,20 +90,24 @@ func (d *declaration) dependOn() {
 
 func schemaOf(kind string) *schema { return rootSchema.blocks[kind].schema }
 
-func (m *module) resolveBody(k *sink, n *declaration, body *hclsyntax.Body, s *schema) {
+// resolveBody goes through a body. iterators are the names that dynamic blocks around
+// it give to their elements.
+func (m *module) resolveBody(k *sink, n *declaration, body *hclsyntax.Body, s *schema, iterators []string) {
 	for name, attr := range body.Attributes {
 		if rule, known := s.attrs[name]; known && !rule.literal && rule.later == "" {
-			m.resolveAttr(k, n, attr)
+			m.resolveAttr(k, n, attr, iterators)
 		}
 	}
 	for _, b := range body.Blocks {
-		if rule, known := s.blocks[b.Type]; known && rule.schema != nil {
-			m.resolveBody(k, n, b.Body, rule.schema)
+		if b.Type == dynamic {
+			m.resolveDynamic(k, n, b, s, iterators)
+		} else if rule, known := s.blocks[b.Type]; known && rule.schema != nil {
+			m.resolveBody(k, n, b.Body, rule.schema, iterators)
 		}
 	}
 }
 
-func (m *module) resolveAttr(k *sink, n *declaration, attr *hclsyntax.Attribute) {
+func (m *module) resolveAttr(k *sink, n *declaration, attr *hclsyntax.Attribute, iterators []string) {
 	x := &expression{attr: attr, slot: len(n.exprs)}
 	n.exprs[attr] = x
 	// sandbox.x[each.key] reads one instance, which the traversal alone does not tell.
@@ -121,6 +125,10 @@ func (m *module) resolveAttr(k *sink, n *declaration, attr *hclsyntax.Attribute)
 	})
 	repeats := attr == n.attr("for_each") || attr == n.attr("count")
 	for _, t := range hclsyntax.Variables(attr.Expr) {
+		if slices.Contains(iterators, t.RootName()) {
+			x.bad = checkIterator(k, n, t) || x.bad
+			continue
+		}
 		switch t.RootName() {
 		case "each", "count":
 			x.perInstance = true
@@ -172,6 +180,15 @@ func checkEach(k *sink, n *declaration, t hcl.Traversal, repeats bool) (bad bool
 	if name := attrName(t, 1); !slices.Contains(attrs, name) {
 		k.fail(n.blame(), t.SourceRange().Ptr(), "Unknown attribute", "%s has %s%s",
 			root, strings.Join(attrs, " and "), ended(didYouMean(name, attrs)))
+		return true
+	}
+	return false
+}
+
+func checkIterator(k *sink, n *declaration, t hcl.Traversal) (bad bool) {
+	if name := attrName(t, 1); name != "key" && name != "value" {
+		k.fail(n.blame(), t.SourceRange().Ptr(), "Unknown attribute", "%s, an element of a dynamic block, has key and value%s",
+			t.RootName(), ended(didYouMean(name, []string{"key", "value"})))
 		return true
 	}
 	return false
@@ -282,7 +299,7 @@ func (m *module) reference(k *sink, n *declaration, t hcl.Traversal) (reference,
 				ended(didYouMean(name, resourceKinds[root])))
 		}
 		if name == "ports" && len(rest) > 1 {
-			if port := portName(rest[1]); port != "" && !slices.Contains(target.portNames(), port) {
+			if port := portName(rest[1]); port != "" && !target.makes("port") && !slices.Contains(target.portNames(), port) {
 				return fail(rng, "Unknown port", "%s has no port block named %q%s", target.relative(), port, ended(didYouMean(port, target.portNames())))
 			}
 			if field := attrName(rest, 2); field != "" && !slices.Contains(portFields, field) {
@@ -362,6 +379,9 @@ func portName(t hcl.Traverser) string {
 	}
 	return ""
 }
+
+// makes reports whether a dynamic block makes blocks of a kind.
+func (n *declaration) makes(kind string) bool { return slices.Contains(n.dynamic, kind) }
 
 // portNames are the labels of a sandbox's port blocks, in file order.
 func (n *declaration) portNames() []string {

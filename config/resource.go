@@ -13,7 +13,7 @@ import (
 // image decodes an image block and returns what others read of it.
 func (d *decoder) image() cty.Value {
 	var spec Image
-	require(d, d.own(), d.n.block.Body, "source", "source", asParsed(d.imageSource), &spec.Source)
+	require(d, d.own(), d.body, "source", "source", asParsed(d.imageSource), &spec.Source)
 	d.readLifecycle()
 	d.ev.out.Images = append(d.ev.out.Images, finish(d, spec))
 	return cty.ObjectVal(map[string]cty.Value{
@@ -46,7 +46,7 @@ func (d *decoder) imageSource(s string) (string, error) {
 // network decodes a network block and returns what others read of it.
 func (d *decoder) network() cty.Value {
 	var spec Network
-	body := d.n.block.Body
+	body := d.body
 	p := set(d, d.own(), body, "cidr", "cidr", asCIDR, &spec.CIDR)
 	set(d, d.own(), body, "internet", "internet", asBool, &spec.Internet)
 	d.readLifecycle()

@@ -52,9 +52,8 @@ var (
 
 // sandboxes decodes all instances of a sandbox block.
 func (ev *evaluation) sandboxes(n *node) {
-	attachment := blockOf(n.block.Body, "network")
 	policies := n.attr("policies")
-	split := len(n.instances) > 1 && (policies == nil || n.exprs[policies] == nil || !n.exprs[policies].perInstance)
+	split := len(n.instances) > 1 && !n.varies && (policies == nil || n.exprs[policies] == nil || !n.exprs[policies].perInstance)
 	var base Sandbox
 	var first *decoder
 	if split {
@@ -85,7 +84,7 @@ func (ev *evaluation) sandboxes(n *node) {
 		d.note(&spec)
 		ev.out.Sandboxes = append(ev.out.Sandboxes, finish(d, spec))
 		if n.used || ev.console {
-			elements = append(elements, d.sandboxExports(&spec, attachment != nil))
+			elements = append(elements, d.sandboxExports(&spec, blockOf(d.body, "network") != nil))
 		}
 	}
 	if n.used || ev.console {
@@ -104,13 +103,13 @@ func (d *decoder) sharedSandbox() Sandbox {
 // sandbox decodes what is the decoder's phase of a sandbox block, and of the
 // policies under it, into spec.
 func (d *decoder) sandbox(spec *Sandbox) {
-	body, l := d.n.block.Body, d.own()
+	body, l := d.body, d.own()
 	if d.phase != own {
 		for _, p := range d.ev.host.defaults {
-			d.rules(p, p.n.block.Body, spec)
+			d.rules(p, p.body, spec)
 		}
 		for _, p := range d.policies() {
-			d.rules(p, p.n.block.Body, spec)
+			d.rules(p, p.body, spec)
 		}
 	}
 	d.rules(l, body, spec)
@@ -144,7 +143,7 @@ func (d *decoder) note(spec *Sandbox) {
 	if len(spec.Ports) == 0 {
 		return
 	}
-	for _, b := range d.n.block.Body.Blocks {
+	for _, b := range d.body.Blocks {
 		if b.Type != "port" || len(b.Labels) != 1 {
 			continue
 		}
@@ -182,7 +181,7 @@ func (d *decoder) policies() []layer {
 			continue
 		}
 		if p := d.ev.policies[address]; !p.broken {
-			out = append(out, layer{n: p, scope: p.scope, policy: address})
+			out = append(out, d.ev.policyLayer(p))
 		}
 	}
 	return out
@@ -317,6 +316,9 @@ func (d *decoder) parts(l layer, body *hclsyntax.Body, spec *Sandbox) {
 
 // path is the attribute path of a labelled block, such as port.http.
 func (d *decoder) path(b *hclsyntax.Block) string {
+	if d.n.dynamic != nil { // its blocks may be this instance's own
+		return step(b.Type, b.Labels[0])
+	}
 	path, known := d.n.paths[b]
 	if !known {
 		path = step(b.Type, b.Labels[0])
@@ -331,7 +333,11 @@ func (d *decoder) path(b *hclsyntax.Block) string {
 // pathsDiffer reports whether instances have different paths of claims or mounts.
 func (n *declaration) pathsDiffer() bool {
 	for _, b := range n.block.Body.Blocks {
-		if attr := b.Body.Attributes["path"]; attr != nil && n.exprs[attr] != nil && n.exprs[attr].perInstance {
+		attr := b.Body.Attributes["path"]
+		if attr == nil {
+			continue
+		}
+		if x := n.expression(attr); x != nil && x.perInstance {
 			return true
 		}
 	}
@@ -345,7 +351,7 @@ func (d *decoder) checkPlaces(spec *Sandbox) {
 	}
 	places := map[string]string{}
 	mounts := 0
-	for _, b := range d.n.block.Body.Blocks {
+	for _, b := range d.body.Blocks {
 		var what, path string
 		rng := exprRange(b, "path")
 		switch {
@@ -481,7 +487,7 @@ func (d *decoder) guard(spec *Sandbox) {
 	if !d.lifecycle.PreventDestroy {
 		return
 	}
-	rng := exprRange(blockOf(d.n.block.Body, "lifecycle"), "prevent_destroy")
+	rng := exprRange(blockOf(d.body, "lifecycle"), "prevent_destroy")
 	for _, rule := range []struct{ path, value, instead string }{
 		{"shutdown_policy", spec.ShutdownPolicy, "retain"},
 		{"lifetime.on_lost", spec.Lifetime.OnLost, "retain"},

@@ -137,8 +137,7 @@ var sandboxSchema = &schema{
 			"content": {required: true}, "mode": {},
 			"source": {later: "Use content = file(\"PATH\")."},
 		}}},
-		"health":  {schema: healthSchema},
-		"dynamic": {label: "the block's type", many: true, later: "Use for_each on the sandbox, or write the blocks out."},
+		"health": {schema: healthSchema},
 	},
 }
 
@@ -235,7 +234,6 @@ var rootSchema = &schema{blocks: map[string]blockRule{
 	"import":   {many: true, later: no},
 	"removed":  {many: true, later: no},
 	"check":    {label: "the check's name", many: true, later: no},
-	"dynamic":  {label: "the block's type", many: true, later: "Use for_each."},
 }}
 
 // withMeta adds the arguments every resource has.
@@ -283,6 +281,10 @@ func (k *sink) check(address string, body *hclsyntax.Body, s *schema, what strin
 	labels := map[[2]string]*hclsyntax.Block{}
 	for _, b := range body.Blocks {
 		rule, known := s.blocks[b.Type]
+		if b.Type == dynamic && s != rootSchema && len(s.blocks) > 0 {
+			k.checkDynamic(address, b, s, what)
+			continue
+		}
 		if !known {
 			k.unknownBlock(address, b, s, what, s.names())
 			continue
@@ -294,29 +296,39 @@ func (k *sink) check(address string, body *hclsyntax.Body, s *schema, what strin
 		if !k.checkLabels(address, b, rule) {
 			continue
 		}
-		if previous := first[b.Type]; previous != nil && !rule.many {
-			if b.Type == "network" {
-				k.later(address, b.TypeRange.Ptr(), "more than one network block", "A sandbox has at most one network.")
-			} else {
-				k.fail(address, b.TypeRange.Ptr(), "Duplicate block",
-					"%s already has a %s block on line %d. Merge the two.", capital(what), b.Type, previous.TypeRange.Start.Line)
-			}
+		if k.repeats(address, b, rule, s, what, first, labels) {
 			continue
-		}
-		first[b.Type] = b
-		if rule.label != "" {
-			key := [2]string{b.Type, b.Labels[0]}
-			if previous := labels[key]; previous != nil && s != rootSchema {
-				k.fail(address, b.LabelRanges[0].Ptr(), "Duplicate block",
-					"%s already has a block %s on line %d. Give this one another name.", capital(what), header(b), previous.TypeRange.Start.Line)
-				continue
-			}
-			labels[key] = b
 		}
 		if rule.schema != nil && s != rootSchema {
 			k.check(address, b.Body, rule.schema, "block "+header(b))
 		}
 	}
+}
+
+// repeats reports a block that was there already and may be there only once. first
+// and labels are those seen in the body so far.
+func (k *sink) repeats(address string, b *hclsyntax.Block, rule blockRule, s *schema, what string, first map[string]*hclsyntax.Block, labels map[[2]string]*hclsyntax.Block) bool {
+	if previous := first[b.Type]; previous != nil && !rule.many {
+		if b.Type == "network" {
+			k.later(address, b.TypeRange.Ptr(), "more than one network block", "A sandbox has at most one network.")
+		} else {
+			k.fail(address, b.TypeRange.Ptr(), "Duplicate block",
+				"%s already has a %s block on line %d. Merge the two.", capital(what), b.Type, previous.TypeRange.Start.Line)
+		}
+		return true
+	}
+	first[b.Type] = b
+	if rule.label == "" || len(b.Labels) != 1 {
+		return false
+	}
+	key := [2]string{b.Type, b.Labels[0]}
+	if previous := labels[key]; previous != nil && s != rootSchema {
+		k.fail(address, b.LabelRanges[0].Ptr(), "Duplicate block",
+			"%s already has a block %s on line %d. Give this one another name.", capital(what), header(b), previous.TypeRange.Start.Line)
+		return true
+	}
+	labels[key] = b
+	return false
 }
 
 func (k *sink) unknownBlock(address string, b *hclsyntax.Block, s *schema, what string, names []string) {
@@ -327,6 +339,11 @@ func (k *sink) unknownBlock(address string, b *hclsyntax.Block, s *schema, what 
 	}
 	hint := ended(didYouMean(b.Type, names))
 	switch b.Type {
+	case dynamic:
+		if s != rootSchema {
+			break
+		}
+		hint = ": blocks of the configuration are repeated by for_each or count in them."
 	case "terraform":
 		hint = ". Did you mean \"pinfold\"?"
 	case "resource", "data", "provider":

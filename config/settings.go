@@ -262,7 +262,7 @@ func (ev *evaluation) readHostPolicies() *hostPolicies {
 			})
 		}
 		n.scope, n.state = scope, visited
-		layers[n.name] = layer{n: n, scope: scope, policy: n.address()}
+		layers[n.name] = ev.policyLayer(n)
 		out.all = append(out.all, layers[n.name])
 	}
 	attr := body.Attributes["default_policies"]
