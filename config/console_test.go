@@ -98,3 +98,26 @@ func TestConsoleWithoutFiles(t *testing.T) {
 		t.Errorf("%#v %s", v, show(t, diags))
 	}
 }
+
+// Modules are asked for what they give, as in the files.
+func TestConsoleModules(t *testing.T) {
+	s := through(map[string]string{
+		"main.hcl":   "module \"m\" {\n  source   = \"./m\"\n  for_each = toset([\"a\", \"b\"])\n  in       = each.key\n}\n",
+		"m/main.hcl": "variable \"in\" {}\noutput \"out\" { value = upper(var.in) }\noutput \"dir\" { value = path.module }\n",
+	})
+	c, diags := s.Console(Settings{}, nil)
+	if len(diags) > 0 {
+		t.Fatal(show(t, diags))
+	}
+	for text, want := range map[string]cty.Value{
+		`module.m["a"].out`:                           cty.StringVal("A"),
+		"[for m in module.m : \"${m.dir}/${m.out}\"]": cty.TupleVal([]cty.Value{cty.StringVal("m/A"), cty.StringVal("m/B")}),
+	} {
+		if got, diags := c.Evaluate(text); len(diags) > 0 || !got.RawEquals(want) {
+			t.Errorf("%s is %#v %s", text, got, show(t, diags))
+		}
+	}
+	if _, diags := c.Evaluate(`module.m["a"].ot`); !strings.Contains(show(t, diags), `Did you mean "out"?`) {
+		t.Error(show(t, diags))
+	}
+}
