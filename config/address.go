@@ -86,6 +86,11 @@ func parseAddress(text string) (out Address, way []moduleStep, err error) {
 	if diags.HasErrors() {
 		return out, nil, errors.New(strings.TrimSuffix(strings.ToLower(diags[0].Detail), "."))
 	}
+	return addressOf(traversal)
+}
+
+// addressOf is parseAddress of what is parsed already.
+func addressOf(traversal hcl.Traversal) (out Address, way []moduleStep, err error) {
 	for rest := traversal; len(rest) > 0; {
 		kind, name := traverserName(rest[0]), attrName(rest, 1)
 		switch {

@@ -412,23 +412,14 @@ func (d *decoder) readLifecycle() {
 		}
 	}
 	mustBool("prevent_destroy", &d.lifecycle.PreventDestroy)
-	var createFirst bool
-	mustBool("create_before_destroy", &createFirst)
-	if createFirst {
-		d.ev.later(d.in.address, b.Body.Attributes["create_before_destroy"].NameRange.Ptr(), "create_before_destroy", "A replacement is made after the old one is gone.")
-	}
+	mustBool("create_before_destroy", &d.lifecycle.CreateBeforeDestroy)
 	if attr := b.Body.Attributes["ignore_changes"]; attr != nil {
 		d.ignoreChanges(l, attr)
 	}
 }
 
 func (d *decoder) ignoreChanges(l layer, attr *hclsyntax.Attribute) {
-	var names []string
-	for _, name := range schemaOf(d.n.kind).names() {
-		if name != "for_each" && name != "count" && name != "depends_on" && name != "lifecycle" && name != "policies" && schemaOf(d.n.kind).usable(name) {
-			names = append(names, name)
-		}
-	}
+	names := schemaOf(d.n.kind).specNames()
 	d.written("lifecycle.ignore_changes", l, attr)
 	if hcl.ExprAsKeyword(attr.Expr) == "all" {
 		d.lifecycle.IgnoreChanges = names
@@ -469,6 +460,7 @@ func (s *schema) usable(name string) bool {
 // finish makes the resource of a decoded spec.
 func finish[T any](d *decoder, spec T) Resource[T] {
 	slices.Sort(d.unknown)
+	d.lifecycle.ReplaceTriggeredBy = d.replaceTriggers()
 	sources := d.n.sources
 	if !d.n.sharesSources(d.inherited, d.places) {
 		sources = d.sources()

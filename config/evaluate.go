@@ -71,6 +71,7 @@ type evaluation struct {
 	ranges    []rangeUse
 	ports     []portUse
 	hosts     []hostUse
+	importing []importUse // as out.Imports
 	out       Desired
 }
 
@@ -97,11 +98,15 @@ func (ev *evaluation) run() *Desired {
 	ev.all(ev.root, nil)
 	ev.unused(ev.root)
 	ev.crossCheck()
+	ev.relocations()
 	slices.SortFunc(ev.out.Images, byAddress[Image])
 	slices.SortFunc(ev.out.Networks, byAddress[Network])
 	slices.SortFunc(ev.out.Volumes, byAddress[Volume])
 	slices.SortFunc(ev.out.Sandboxes, byAddress[Sandbox])
 	slices.SortFunc(ev.out.Outputs, func(a, b Output) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(ev.out.Checks, func(a, b Check) int {
+		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Source.File, b.Source.File), cmp.Compare(a.Source.Line, b.Source.Line))
+	})
 	return &ev.out
 }
 
@@ -117,6 +122,7 @@ type node struct {
 	tainted bool // depends on something broken
 
 	value     cty.Value
+	place     *hcl.Range // of a variable's value; nil for one that has no place in a file
 	scope     *hcl.EvalContext
 	results   []result // of its expressions, by slot
 	instances []instance
@@ -194,6 +200,12 @@ func (ev *evaluation) visit(n *node, chain []*node) {
 	ev.scopeOf(n)
 	ev.needsOf(n)
 	switch n.kind {
+	case "validation":
+		ev.validate(n)
+	case "check":
+		ev.checkBlock(n)
+	case "import":
+		ev.imports(n)
 	case "input", "after":
 		// Their instances are whoever reads them.
 	case "var":
@@ -366,6 +378,13 @@ func (ev *evaluation) needsOf(n *node) {
 	for _, r := range n.explicit {
 		lists = append(lists, r.addresses(n.home, n.scope))
 	}
+	for _, t := range n.triggers {
+		if t.index == nil {
+			lists = append(lists, t.addresses(n.home, n.scope))
+		} else {
+			n.computed = append(n.computed, t.reference)
+		}
+	}
 	if n.kind != "var" {
 		for _, outside := range n.outside() {
 			lists = append(lists, outside.needs)
@@ -514,27 +533,32 @@ func (n *node) explain(x *expression, d *hcl.Diagnostic) *hcl.Diagnostic {
 		if _, found := t.byKey[r.key]; found || t.byKey == nil {
 			continue
 		}
-		hint := "It has no instances."
-		if text, ok := r.key.(string); ok && len(t.instances) > 0 {
-			var keys []string
-			for _, in := range t.instances {
-				keys = append(keys, fmt.Sprint(in.key))
-			}
-			shown := quoteAll(keys[:min(len(keys), 5)])
-			hint = "Its keys are " + strings.Join(shown, ", ")
-			if len(keys) > 5 {
-				hint += fmt.Sprintf(" and %d more", len(keys)-5)
-			}
-			hint += ended(didYouMean(text, keys))
-		} else if len(t.instances) > 0 {
-			hint = fmt.Sprintf("Its keys go from 0 to %d.", len(t.instances)-1)
-		}
 		explained := *d
 		explained.Summary = "No such instance"
-		explained.Detail = fmt.Sprintf("%s%s does not exist. %s", t.relative(), index(r.key), hint)
+		explained.Detail = fmt.Sprintf("%s%s does not exist. %s", t.relative(), index(r.key), t.keysHint(r.key))
 		return &explained
 	}
 	return d
+}
+
+// keysHint says which keys there are when the given one does not exist.
+func (n *node) keysHint(key any) string {
+	if len(n.instances) == 0 {
+		return "It has no instances."
+	}
+	text, ok := key.(string)
+	if !ok {
+		return fmt.Sprintf("Its keys go from 0 to %d.", len(n.instances)-1)
+	}
+	var keys []string
+	for _, in := range n.instances {
+		keys = append(keys, fmt.Sprint(in.key))
+	}
+	hint := "Its keys are " + strings.Join(quoteAll(keys[:min(len(keys), 5)]), ", ")
+	if len(keys) > 5 {
+		hint += fmt.Sprintf(" and %d more", len(keys)-5)
+	}
+	return hint + ended(didYouMean(text, keys))
 }
 
 // resource expands a block to its instances and decodes each.
@@ -634,7 +658,7 @@ func (ev *evaluation) expand(n *node) bool {
 	forEach, count := n.attr("for_each"), n.attr("count")
 	switch {
 	case forEach != nil && count != nil:
-		ev.fail(n.address(), count.NameRange.Ptr(), "Both for_each and count", "A block has for_each or count, not both.")
+		ev.fail(n.blame(), count.NameRange.Ptr(), "Both for_each and count", "A block has for_each or count, not both.")
 		return false
 	case forEach != nil:
 		return ev.expandForEach(n, forEach)
@@ -649,7 +673,7 @@ func (ev *evaluation) expand(n *node) bool {
 }
 
 func (ev *evaluation) expandForEach(n *node, attr *hclsyntax.Attribute) bool {
-	v, ok := ev.value(n, attr, n.scope, n.address())
+	v, ok := ev.value(n, attr, n.scope, n.blame())
 	if !ok {
 		return false
 	}
@@ -657,19 +681,19 @@ func (ev *evaluation) expandForEach(n *node, attr *hclsyntax.Attribute) bool {
 	ty := v.Type()
 	switch {
 	case v.IsNull():
-		ev.fail(n.address(), rng, "Invalid for_each", "The value is null. Use an empty map or set for no instances.")
+		ev.fail(n.blame(), rng, "Invalid for_each", "The value is null. Use an empty map or set for no instances.")
 		return false
 	case !v.IsKnown() || ty.IsSetType() && !v.IsWhollyKnown():
 		ev.unknownKeys(n, attr, "for_each")
 		return false
 	case ty.IsListType() || ty.IsTupleType():
-		ev.fail(n.address(), rng, "Invalid for_each", "A list has no keys to tell instances apart by. Write toset([…]) if the elements are different strings, or { for x in list : key => x }.")
+		ev.fail(n.blame(), rng, "Invalid for_each", "A list has no keys to tell instances apart by. Write toset([…]) if the elements are different strings, or { for x in list : key => x }.")
 		return false
 	case !ty.IsMapType() && !ty.IsObjectType() && !(ty.IsSetType() && (ty.ElementType() == cty.String || v.LengthInt() == 0)):
-		ev.fail(n.address(), rng, "Invalid for_each", "A map, an object or a set of strings is needed, not %s.", ty.FriendlyName())
+		ev.fail(n.blame(), rng, "Invalid for_each", "A map, an object or a set of strings is needed, not %s.", ty.FriendlyName())
 		return false
 	case v.LengthInt() > maxInstances:
-		ev.fail(n.address(), rng, "Invalid for_each", "It has %d elements; a block has at most %d instances.", v.LengthInt(), maxInstances)
+		ev.fail(n.blame(), rng, "Invalid for_each", "It has %d elements; a block has at most %d instances.", v.LengthInt(), maxInstances)
 		return false
 	}
 	ev.allow(v.LengthInt())
@@ -678,12 +702,12 @@ func (ev *evaluation) expandForEach(n *node, attr *hclsyntax.Attribute) bool {
 	for it := v.ElementIterator(); it.Next(); {
 		key, value := it.Element()
 		if key.IsNull() {
-			ev.fail(n.address(), rng, "Invalid for_each", "The set has a null element.")
+			ev.fail(n.blame(), rng, "Invalid for_each", "The set has a null element.")
 			return false
 		}
 		k := key.AsString()
 		if k == "" || len(k) > 256 || strings.ContainsFunc(k, func(r rune) bool { return !unicode.IsPrint(r) }) {
-			ev.fail(n.address(), rng, "Invalid for_each", "%q cannot be a key: use 1 to 256 bytes of printable text.", k)
+			ev.fail(n.blame(), rng, "Invalid for_each", "%q cannot be a key: use 1 to 256 bytes of printable text.", k)
 			valid = false
 			continue
 		}
@@ -695,7 +719,7 @@ func (ev *evaluation) expandForEach(n *node, attr *hclsyntax.Attribute) bool {
 }
 
 func (ev *evaluation) expandCount(n *node, attr *hclsyntax.Attribute) bool {
-	v, ok := ev.value(n, attr, n.scope, n.address())
+	v, ok := ev.value(n, attr, n.scope, n.blame())
 	if !ok {
 		return false
 	}
@@ -703,7 +727,7 @@ func (ev *evaluation) expandCount(n *node, attr *hclsyntax.Attribute) bool {
 	number, err := convert.Convert(v, cty.Number)
 	switch {
 	case err != nil || v.IsNull():
-		ev.fail(n.address(), rng, "Invalid count", "A whole number from 0 on is needed.")
+		ev.fail(n.blame(), rng, "Invalid count", "A whole number from 0 on is needed.")
 		return false
 	case !number.IsKnown():
 		ev.unknownKeys(n, attr, "count")
@@ -711,7 +735,7 @@ func (ev *evaluation) expandCount(n *node, attr *hclsyntax.Attribute) bool {
 	}
 	total, accuracy := number.AsBigFloat().Int64()
 	if accuracy != 0 || total < 0 || total > maxInstances {
-		ev.fail(n.address(), rng, "Invalid count", "A whole number from 0 to %d is needed, not %s.", maxInstances, number.AsBigFloat().Text('g', 10))
+		ev.fail(n.blame(), rng, "Invalid count", "A whole number from 0 to %d is needed, not %s.", maxInstances, number.AsBigFloat().Text('g', 10))
 		return false
 	}
 	ev.allow(int(total))
@@ -747,7 +771,7 @@ func (ev *evaluation) unknownKeys(n *node, attr *hclsyntax.Attribute, what strin
 	if len(sources) > 0 {
 		because = " It depends on " + strings.Join(sources, ", ") + "."
 	}
-	ev.fail(n.address(), attr.Expr.Range().Ptr(), "Unknown "+what,
+	ev.fail(n.blame(), attr.Expr.Range().Ptr(), "Unknown "+what,
 		"How many instances there are must be known before anything is made.%s Use a value that the files or variables give.", because)
 }
 

@@ -198,7 +198,11 @@ func readable(t *testing.T, d *Desired) string {
 		Volumes   []Resource[Volume]  `json:"volumes,omitempty"`
 		Sandboxes []Resource[Sandbox] `json:"sandboxes,omitempty"`
 		Outputs   []output            `json:"outputs,omitempty"`
-	}{d.Images, d.Networks, d.Volumes, d.Sandboxes, nil}
+		Moves     []Move              `json:"moves,omitempty"`
+		Imports   []Import            `json:"imports,omitempty"`
+		Removals  []Removal           `json:"removals,omitempty"`
+		Checks    []Check             `json:"checks,omitempty"`
+	}{d.Images, d.Networks, d.Volumes, d.Sandboxes, nil, d.Moves, d.Imports, d.Removals, d.Checks}
 	for _, o := range d.Outputs {
 		view.Outputs = append(view.Outputs, output{o.Name, string(o.Value), string(o.Type), o.Description, o.Unknown})
 	}

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/hashicorp/hcl/v2"
@@ -31,6 +32,9 @@ type module struct {
 	decls   map[string]map[string]*declaration
 	ordered []*declaration // by kind and name
 	slots   int            // how many declarations there are, those within module blocks counted
+
+	moved   []relocation
+	removed []relocation
 }
 
 // declaration is everything of a module that can be referred to, or refers.
@@ -45,6 +49,8 @@ type declaration struct {
 	explicit   []reference  // depends_on
 	deps       []dependency // what must be evaluated first
 	used       bool         // something refers to it
+	judged     bool         // has preconditions or postconditions
+	triggers   []trigger    // replace_triggered_by
 	dynamic    []string     // the types of blocks that dynamic blocks in it make
 	varies     bool         // what they make differs between instances
 
@@ -89,7 +95,9 @@ func (d *declaration) title() string {
 		return "variable " + quote(d.name)
 	case "console":
 		return "the console"
-	case "input", "after":
+	case "validation":
+		return "variable " + quote(d.name)
+	case "input", "after", "import":
 		return header(d.block)
 	}
 	return d.kind + " " + quote(d.name)
@@ -106,7 +114,7 @@ func (d *declaration) isResource() bool { return resourceKinds[d.kind] != nil }
 
 // repeats reports whether a block of this kind may have several instances.
 func (d *declaration) repeats() bool {
-	return d.isResource() || d.kind == "module" || d.kind == "input"
+	return d.isResource() || d.kind == "module" || d.kind == "input" || d.kind == "import"
 }
 
 // repeated reports whether references need a key.
@@ -151,8 +159,15 @@ func (m *module) add(k *sink, d *declaration) {
 	m.decls[d.kind][d.name] = d
 }
 
-// order sorts what was added.
+// order sorts what was added. What variables must be like comes first, so that nobody
+// uses a value before it is judged.
 func (m *module) order() {
+	for _, name := range m.names("var") {
+		v := m.decls["var"][name]
+		if blockOf(v.block.Body, "validation") != nil {
+			m.ordered = append(m.ordered, m.place(&declaration{kind: "validation", name: name, m: m, rng: v.rng, block: v.block}))
+		}
+	}
 	for _, kind := range slices.Sorted(maps.Keys(m.decls)) {
 		for _, name := range m.names(kind) {
 			m.ordered = append(m.ordered, m.place(m.decls[kind][name]))
@@ -202,6 +217,7 @@ func parseFile(k *sink, name string, src []byte) (parsedFile, bool) {
 // collect turns syntax trees into declarations and reports what does not
 // belong there.
 func (m *module) collect(k *sink, files []parsedFile) {
+	var imports []*declaration
 	for _, f := range files {
 		k.check(m.path, f.body, rootSchema, "the configuration")
 		for _, b := range f.body.Blocks {
@@ -220,6 +236,16 @@ func (m *module) collect(k *sink, files []parsedFile) {
 			case "pinfold":
 				k.check(m.path, b.Body, rule.schema, "the pinfold block")
 				requiredVersion(k, m, b)
+			case "moved", "removed":
+				k.check(m.path, b.Body, rule.schema, "the "+b.Type+" block")
+				m.relocate(k, b)
+			case "import":
+				k.check(m.path, b.Body, rule.schema, "the import block")
+				if m.dir != "." {
+					k.fail(m.path, b.TypeRange.Ptr(), "Invalid import", "Only the configuration itself can import, not a module: an id is of one host, a module is for many. Write it there, with to = %s.ADDRESS.", m.path)
+					continue
+				}
+				imports = append(imports, &declaration{kind: "import", name: strconv.Itoa(len(imports)), m: m, block: b, rng: b.TypeRange})
 			default:
 				if len(b.Labels) != 1 {
 					continue // reported by check
@@ -237,6 +263,9 @@ func (m *module) collect(k *sink, files []parsedFile) {
 		}
 	}
 	m.order()
+	for _, d := range imports {
+		m.ordered = append(m.ordered, m.place(d))
+	}
 }
 
 // requiredVersion checks this build against the constraint.

@@ -25,6 +25,9 @@ func (ev *evaluation) output(n *node) {
 		return
 	}
 	n.value = v
+	if n.judged {
+		ev.judge(n, n.block.Body, "precondition", n.scope, n.address())
+	}
 	if n.home.call != nil {
 		return
 	}

@@ -59,9 +59,14 @@ func (m *module) resolveDeclaration(k *sink, d *declaration) {
 		}
 	case d.kind == "var":
 		// Types and defaults are constants.
+	case d.kind == "validation":
+		m.resolveValidations(k, d)
 	default:
 		m.resolveBody(k, d, d.block.Body, schemaOf(d.kind), nil)
 		m.explicit(k, d)
+		if d.isResource() {
+			m.triggers(k, d)
+		}
 	}
 	d.dependOn()
 }
@@ -86,6 +91,26 @@ func (d *declaration) dependOn() {
 	for _, r := range d.explicit {
 		need(r)
 	}
+	for _, t := range d.triggers {
+		need(t.reference)
+	}
+}
+
+// resolveValidations goes through the validations of a variable.
+func (m *module) resolveValidations(k *sink, d *declaration) {
+	for _, b := range d.block.Body.Blocks {
+		attr := b.Body.Attributes["condition"]
+		if b.Type != "validation" || attr == nil {
+			continue
+		}
+		m.resolveBody(k, d, b.Body, conditionSchema, nil)
+		own := slices.ContainsFunc(hclsyntax.Variables(attr.Expr), func(t hcl.Traversal) bool {
+			return t.RootName() == "var" && attrName(t, 1) == d.name
+		})
+		if !own {
+			k.fail(d.blame(), attr.Expr.Range().Ptr(), "Invalid condition", "A validation is about its variable, and this one does not look at var.%s. For a rule about other things write a check block.", d.name)
+		}
+	}
 }
 
 func schemaOf(kind string) *schema { return rootSchema.blocks[kind].schema }
@@ -102,7 +127,15 @@ func (m *module) resolveBody(k *sink, n *declaration, body *hclsyntax.Body, s *s
 		if b.Type == dynamic {
 			m.resolveDynamic(k, n, b, s, iterators)
 		} else if rule, known := s.blocks[b.Type]; known && rule.schema != nil {
-			m.resolveBody(k, n, b.Body, rule.schema, iterators)
+			inner := iterators
+			switch b.Type {
+			case "postcondition":
+				inner = append(slices.Clip(inner), "self")
+				n.judged = true
+			case "precondition":
+				n.judged = true
+			}
+			m.resolveBody(k, n, b.Body, rule.schema, inner)
 		}
 	}
 }
@@ -125,6 +158,11 @@ func (m *module) resolveAttr(k *sink, n *declaration, attr *hclsyntax.Attribute,
 	})
 	repeats := attr == n.attr("for_each") || attr == n.attr("count")
 	for _, t := range hclsyntax.Variables(attr.Expr) {
+		if t.RootName() == "self" {
+			x.perInstance = true
+			x.bad = checkSelf(k, n, t, slices.Contains(iterators, "self")) || x.bad
+			continue
+		}
 		if slices.Contains(iterators, t.RootName()) {
 			x.bad = checkIterator(k, n, t) || x.bad
 			continue
@@ -180,6 +218,20 @@ func checkEach(k *sink, n *declaration, t hcl.Traversal, repeats bool) (bad bool
 	if name := attrName(t, 1); !slices.Contains(attrs, name) {
 		k.fail(n.blame(), t.SourceRange().Ptr(), "Unknown attribute", "%s has %s%s",
 			root, strings.Join(attrs, " and "), ended(didYouMean(name, attrs)))
+		return true
+	}
+	return false
+}
+
+// checkSelf reports self where there is none, and what it does not have.
+func checkSelf(k *sink, n *declaration, t hcl.Traversal, there bool) (bad bool) {
+	if !there || !n.isResource() {
+		k.fail(n.blame(), t.SourceRange().Ptr(), "Reference out of place", "self exists only in a postcondition, where it is the instance itself.")
+		return true
+	}
+	if name := attrName(t, 1); name != "" && !slices.Contains(resourceKinds[n.kind], name) {
+		k.fail(n.blame(), t.SourceRange().Ptr(), "Unknown attribute", "%s exports %s, but not %q%s", capital(article(n.kind)), strings.Join(resourceKinds[n.kind], ", "), name,
+			ended(didYouMean(name, resourceKinds[n.kind])))
 		return true
 	}
 	return false

@@ -16,10 +16,10 @@ func (d *decoder) image() cty.Value {
 	require(d, d.own(), d.body, "source", "source", asParsed(d.imageSource), &spec.Source)
 	d.readLifecycle()
 	d.ev.out.Images = append(d.ev.out.Images, finish(d, spec))
-	return cty.ObjectVal(map[string]cty.Value{
+	return d.judged(cty.ObjectVal(map[string]cty.Value{
 		"id":     cty.StringVal(d.in.address),
 		"digest": textOrSoon(d.ev.exports[d.in.address].Digest),
-	})
+	}))
 }
 
 func (d *decoder) imageSource(s string) (string, error) {
@@ -62,16 +62,16 @@ func (d *decoder) network() cty.Value {
 		made := d.ev.exports[d.in.address]
 		cidr, gateway = made.CIDR, made.Gateway
 	}
-	return cty.ObjectVal(map[string]cty.Value{
+	return d.judged(cty.ObjectVal(map[string]cty.Value{
 		"id":      cty.StringVal(d.in.address),
 		"cidr":    textOrSoon(cidr),
 		"gateway": textOrSoon(gateway),
-	})
+	}))
 }
 
 // volume decodes a volume block and returns what others read of it.
 func (d *decoder) volume() cty.Value {
 	d.readLifecycle()
 	d.ev.out.Volumes = append(d.ev.out.Volumes, finish(d, Volume{}))
-	return cty.ObjectVal(map[string]cty.Value{"id": cty.StringVal(d.in.address)})
+	return d.judged(cty.ObjectVal(map[string]cty.Value{"id": cty.StringVal(d.in.address)}))
 }

@@ -83,11 +83,13 @@ func (ev *evaluation) sandboxes(n *node) {
 		d.contradictions(&spec)
 		d.note(&spec)
 		ev.out.Sandboxes = append(ev.out.Sandboxes, finish(d, spec))
-		if n.used || ev.console {
-			elements = append(elements, d.sandboxExports(&spec, blockOf(d.body, "network") != nil))
+		if n.used || n.judged || ev.console {
+			self := d.sandboxExports(&spec, blockOf(d.body, "network") != nil)
+			elements = append(elements, self)
+			d.conditions(self)
 		}
 	}
-	if n.used || ev.console {
+	if n.used || n.judged || ev.console {
 		ev.setValue(n, elements)
 	}
 }

@@ -37,11 +37,11 @@ var lifecycleSchema = &schema{
 		"prevent_destroy":       {},
 		"ignore_changes":        {literal: true},
 		"create_before_destroy": {},
-		"replace_triggered_by":  {later: "Run apply with -replace=ADDRESS instead.", literal: true},
+		"replace_triggered_by":  {literal: true},
 	},
 	blocks: map[string]blockRule{
-		"precondition":  {many: true, later: no},
-		"postcondition": {many: true, later: no},
+		"precondition":  {many: true, schema: conditionSchema},
+		"postcondition": {many: true, schema: conditionSchema},
 	},
 }
 
@@ -196,7 +196,7 @@ var variableSchema = &schema{
 		"sensitive":   {later: "Values end up in the state, which only root can read."},
 		"ephemeral":   {later: no},
 	},
-	blocks: map[string]blockRule{"validation": {many: true, later: "Give the variable a type."}},
+	blocks: map[string]blockRule{"validation": {many: true, schema: conditionSchema}},
 }
 
 var outputSchema = &schema{
@@ -204,9 +204,32 @@ var outputSchema = &schema{
 		"value":       {required: true},
 		"description": {},
 		"sensitive":   {later: no},
-		"depends_on":  {later: no, literal: true},
+		"depends_on":  {literal: true},
 	},
-	blocks: map[string]blockRule{"precondition": {many: true, later: no}},
+	blocks: map[string]blockRule{"precondition": {many: true, schema: conditionSchema}},
+}
+
+var checkSchema = &schema{blocks: map[string]blockRule{
+	"assert": {many: true, schema: conditionSchema},
+	"data":   {label: "its type", many: true, later: "An assert can read whatever the configuration declares."},
+}}
+
+var movedSchema = &schema{attrs: map[string]attrRule{
+	"from": {required: true, literal: true},
+	"to":   {required: true, literal: true},
+}}
+
+var importSchema = &schema{attrs: map[string]attrRule{
+	"to":       {required: true, literal: true},
+	"id":       {required: true},
+	"for_each": {},
+}}
+
+var removedSchema = &schema{
+	attrs: map[string]attrRule{"from": {required: true, literal: true}},
+	blocks: map[string]blockRule{
+		"lifecycle": {schema: &schema{attrs: map[string]attrRule{"destroy": {required: true, literal: true}}}},
+	},
 }
 
 // moduleSchema has the arguments of a module block that are no inputs of the module.
@@ -230,10 +253,10 @@ var rootSchema = &schema{blocks: map[string]blockRule{
 	"locals":   {many: true},
 	"pinfold":  {many: true, schema: &schema{attrs: map[string]attrRule{"required_version": {}}}},
 	"module":   {label: "the module's name", many: true, schema: moduleSchema},
-	"moved":    {many: true, later: no},
-	"import":   {many: true, later: no},
-	"removed":  {many: true, later: no},
-	"check":    {label: "the check's name", many: true, later: no},
+	"moved":    {many: true, schema: movedSchema},
+	"import":   {many: true, schema: importSchema},
+	"removed":  {many: true, schema: removedSchema},
+	"check":    {label: "the check's name", many: true, schema: checkSchema},
 }}
 
 // withMeta adds the arguments every resource has.

@@ -120,6 +120,7 @@ func (ev *evaluation) moduleVariable(n *node, c *constraint) {
 		n.value = c.fallback
 		return
 	}
+	n.place = &rng
 	v, ok := ev.fit(n.declaration, c, v, n.home.address, &rng, "the value")
 	switch {
 	case !ok:
@@ -157,6 +158,7 @@ func (ev *evaluation) rootVariable(n *node, c *constraint) {
 		return
 	}
 	ev.show(given)
+	n.place = given.place()
 	v, ok := ev.fit(n.declaration, c, raw, "", given.place(), "the value from "+given.Origin)
 	switch {
 	case !ok:
