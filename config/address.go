@@ -137,6 +137,8 @@ func traverserName(t hcl.Traverser) string {
 // keyOf turns an index into an address key.
 func keyOf(v cty.Value) (any, error) {
 	switch {
+	case v.IsMarked():
+		return nil, errors.New("the key is sensitive, and keys are shown")
 	case !v.IsKnown() || v.IsNull():
 		return nil, errors.New("the key must be a string or a number")
 	case v.Type() == cty.String:

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/hcl/v2"
@@ -105,9 +106,10 @@ func budgetOf(ctx *hcl.EvalContext) *budget {
 
 // steps is what it costs to walk through a value, as far as that is below limit.
 func steps(v cty.Value, limit int64) int64 {
-	if v == cty.NilVal || v.IsMarked() || !v.IsKnown() || v.IsNull() {
+	if v == cty.NilVal || !v.IsKnown() || v.IsNull() {
 		return 1
 	}
+	v, _ = v.Unmark()
 	switch ty := v.Type(); {
 	case ty == cty.String:
 		return 1 + int64(len(v.AsString()))/textStep
@@ -169,7 +171,9 @@ func (b *budget) meter(all map[string]function.Function) map[string]function.Fun
 
 // growth is what a call costs beyond its arguments and its result.
 func growth(name string, args []cty.Value) int64 {
-	for _, a := range args {
+	args = slices.Clone(args)
+	for i, a := range args {
+		args[i], _ = a.UnmarkDeep()
 		if !a.IsKnown() || a.IsNull() {
 			return 0
 		}
@@ -253,8 +257,8 @@ func passed(ctx *hcl.EvalContext, e hclsyntax.Expression, rng hcl.Range) (hclsyn
 	if diags.HasErrors() {
 		return nil, diags
 	}
-	if !v.IsMarked() && v.IsKnown() && !v.IsNull() && v.CanIterateElements() {
-		budgetOf(ctx).pay(int64(v.LengthInt())*loopSteps, rng)
+	if plain, _ := v.Unmark(); plain.IsKnown() && !plain.IsNull() && plain.CanIterateElements() {
+		budgetOf(ctx).pay(int64(plain.LengthInt())*loopSteps, rng)
 	}
 	return &hclsyntax.LiteralValueExpr{Val: v, SrcRange: e.Range()}, nil
 }

@@ -49,6 +49,7 @@ func (ev *evaluation) condition(n *node, b *hclsyntax.Block, scope *hcl.EvalCont
 	if !ok {
 		return out, false
 	}
+	v, _ = v.UnmarkDeep() // whether it holds is no secret
 	given := v.Type()
 	v, err := convert.Convert(v, cty.Bool)
 	switch {
@@ -78,6 +79,9 @@ func (ev *evaluation) errorMessage(n *node, b *hclsyntax.Block, scope *hcl.EvalC
 	v, ok := ev.value(n, attr, scope, address)
 	if !ok {
 		return "Its error_message is wrong as well."
+	}
+	if v.ContainsMarked() {
+		return "Its error_message holds a sensitive value and is not shown."
 	}
 	v, err := convert.Convert(v, cty.String)
 	switch {

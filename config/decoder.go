@@ -25,7 +25,9 @@ type decoder struct {
 	body      *hclsyntax.Body // the block's, dynamic blocks written out
 	phase     phase
 	unknown   []string
-	inherited []place // of the shared phase
+	sensitive []string               // paths
+	concealed []*hclsyntax.Attribute // whose values must not be shown
+	inherited []place                // of the shared phase
 	places    []place
 	needs     []string // found while decoding, beside n.needs
 	lifecycle Lifecycle
@@ -120,6 +122,18 @@ func (d *decoder) read(l layer, body *hclsyntax.Body, name, path string, ty cty.
 	if !ok || v.IsNull() {
 		return cty.NilVal, attr, absent
 	}
+	hide := false
+	if v.ContainsMarked() {
+		d.conceal(attr)
+		if !mayBeSensitive(path) {
+			d.ev.misplaced(d.in.address, attr)
+			return cty.NilVal, attr, absent
+		}
+		// Of a list or map that is not sensitive as a whole each element is looked at.
+		if hide = v.IsMarked() || !v.IsKnown() || !elementwise(v.Type(), ty); hide {
+			v, _ = v.UnmarkDeep()
+		}
+	}
 	// A list or map is converted element by element by its caller.
 	if v.Type() != ty && !(v.IsKnown() && elementwise(v.Type(), ty)) {
 		var err error
@@ -129,6 +143,9 @@ func (d *decoder) read(l layer, body *hclsyntax.Body, name, path string, ty cty.
 		}
 	}
 	d.written(path, l, attr)
+	if hide {
+		d.sensitive = append(d.sensitive, path)
+	}
 	if !v.IsKnown() {
 		d.unknown = append(d.unknown, path)
 		return v, attr, unknown
@@ -140,6 +157,9 @@ func (d *decoder) read(l layer, body *hclsyntax.Body, name, path string, ty cty.
 func (d *decoder) written(path string, l layer, attr *hclsyntax.Attribute) {
 	if len(d.unknown) > 0 {
 		d.unknown = slices.DeleteFunc(d.unknown, func(p string) bool { return within(p, path) })
+	}
+	if len(d.sensitive) > 0 {
+		d.sensitive = slices.DeleteFunc(d.sensitive, func(p string) bool { return within(p, path) })
 	}
 	position := Position{File: attr.NameRange.Filename, Line: attr.NameRange.Start.Line, Policy: l.policy}
 	d.places = append(d.places, place{path, position, attr})
@@ -204,6 +224,9 @@ func (d *decoder) isUnknown(path string) bool { return slices.Contains(d.unknown
 
 // wrong reports a value that does not do, at its expression.
 func (d *decoder) wrong(attr *hclsyntax.Attribute, format string, args ...any) {
+	if slices.Contains(d.concealed, attr) {
+		format, args = hidden, nil
+	}
 	d.ev.fail(d.in.address, attr.Expr.Range().Ptr(), "Invalid value for "+attr.Name, format, args...)
 }
 
@@ -263,7 +286,7 @@ func setTexts(d *decoder, l layer, body *hclsyntax.Body, name, path string, dst 
 		out := make([]string, 0, v.LengthInt())
 		for it := v.ElementIterator(); it.Next(); {
 			_, element := it.Element()
-			element, err := toText(element)
+			element, err := toText(d.plain(element, func() string { return at(path, len(out)) }))
 			switch {
 			case err != nil:
 				d.wrong(attr, "Element %d: %s.", len(out), err)
@@ -283,6 +306,17 @@ func setTexts(d *decoder, l layer, body *hclsyntax.Body, name, path string, dst 
 	return p
 }
 
+// plain is an element of a list or map without its marks; its path is noted as
+// sensitive when it has some.
+func (d *decoder) plain(v cty.Value, path func() string) cty.Value {
+	if !v.ContainsMarked() {
+		return v
+	}
+	v, _ = v.UnmarkDeep()
+	d.sensitive = append(d.sensitive, path())
+	return v
+}
+
 // setPairs decodes a map of strings. A null value leaves its key out; an
 // unknown one is left empty.
 func setPairs(d *decoder, l layer, body *hclsyntax.Body, name, path string, check func(key, value string) error, dst *map[string]string) {
@@ -295,7 +329,7 @@ func setPairs(d *decoder, l layer, body *hclsyntax.Body, name, path string, chec
 		for it := v.ElementIterator(); it.Next(); {
 			k, element := it.Element()
 			key, value := k.AsString(), ""
-			element, err := toText(element)
+			element, err := toText(d.plain(element, func() string { return step(path, key) }))
 			if err != nil {
 				d.wrong(attr, "Element %q: %s.", key, err)
 				continue
@@ -305,6 +339,9 @@ func setPairs(d *decoder, l layer, body *hclsyntax.Body, name, path string, chec
 			}
 			if element.IsKnown() {
 				value = element.AsString()
+			} else if slices.Contains(d.sensitive, path) { // not even its key is told
+				d.unknown, *dst = append(d.unknown, path), nil
+				return
 			} else {
 				d.unknown = append(d.unknown, step(path, key))
 			}
@@ -334,6 +371,9 @@ func (d *decoder) refer(l layer, body *hclsyntax.Body, name, path, kind string, 
 		d.ev.fail(d.in.address, attr.Expr.Range().Ptr(), "Missing argument", "%s is required, and its value is null.", name)
 	}
 	if !ok || v.IsNull() {
+		return "", false
+	}
+	if v, ok = d.ev.open(d.in.address, attr, v); !ok {
 		return "", false
 	}
 	address, ok = d.target(attr.Name, attr.Expr.Range(), v, kind)
@@ -460,6 +500,8 @@ func (s *schema) usable(name string) bool {
 // finish makes the resource of a decoded spec.
 func finish[T any](d *decoder, spec T) Resource[T] {
 	slices.Sort(d.unknown)
+	slices.Sort(d.sensitive)
+	d.sensitive = slices.Compact(d.sensitive)
 	d.lifecycle.ReplaceTriggeredBy = d.replaceTriggers()
 	sources := d.n.sources
 	if !d.n.sharesSources(d.inherited, d.places) {
@@ -470,6 +512,7 @@ func finish[T any](d *decoder, spec T) Resource[T] {
 		Address:   d.in.address,
 		Spec:      spec,
 		Unknown:   slices.Compact(d.unknown),
+		Sensitive: d.sensitive,
 		DependsOn: d.dependsOn(),
 		Lifecycle: d.lifecycle,
 		Source:    Position{File: d.n.rng.Filename, Line: d.n.rng.Start.Line},

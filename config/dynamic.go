@@ -249,6 +249,9 @@ func (w writer) labels(b *hclsyntax.Block, variables map[string]cty.Value) ([]st
 	if !ok {
 		return nil, false
 	}
+	if v, ok = w.ev.open(w.address, attr, v); !ok {
+		return nil, false
+	}
 	v, err := convert.Convert(v, cty.List(cty.String))
 	rng := attr.Expr.Range().Ptr()
 	switch {
@@ -271,6 +274,8 @@ func (w writer) labels(b *hclsyntax.Block, variables map[string]cty.Value) ([]st
 func (ev *evaluation) iterable(n *node, address string, attr *hclsyntax.Attribute, v cty.Value) bool {
 	rng := attr.Expr.Range().Ptr()
 	switch {
+	case v.IsMarked():
+		ev.misplaced(address, attr)
 	case v.IsNull():
 		ev.fail(address, rng, "Invalid for_each", "The value is null. Use an empty list for no blocks.")
 	case !v.IsKnown():

@@ -513,7 +513,7 @@ func (ev *evaluation) evaluate(n *node, x *expression, attr *hclsyntax.Attribute
 	v, diags := ev.budget.within(attr.Expr, scope)
 	if !ev.budget.told { // once is enough: everything fails from then on
 		for _, diag := range diags {
-			ev.add(address, n.explain(x, diag))
+			ev.add(address, discreet(n.explain(x, diag), attr.Expr, scope))
 		}
 		ev.budget.told = ev.budget.over()
 	}
@@ -679,6 +679,10 @@ func (ev *evaluation) expandForEach(n *node, attr *hclsyntax.Attribute) bool {
 	}
 	rng := attr.Expr.Range().Ptr()
 	ty := v.Type()
+	if v.IsMarked() { // values of a map may be, as they decide nothing here
+		ev.misplaced(n.blame(), attr)
+		return false
+	}
 	switch {
 	case v.IsNull():
 		ev.fail(n.blame(), rng, "Invalid for_each", "The value is null. Use an empty map or set for no instances.")
@@ -721,6 +725,9 @@ func (ev *evaluation) expandForEach(n *node, attr *hclsyntax.Attribute) bool {
 func (ev *evaluation) expandCount(n *node, attr *hclsyntax.Attribute) bool {
 	v, ok := ev.value(n, attr, n.scope, n.blame())
 	if !ok {
+		return false
+	}
+	if v, ok = ev.open(n.blame(), attr, v); !ok {
 		return false
 	}
 	rng := attr.Expr.Range().Ptr()

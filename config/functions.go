@@ -86,6 +86,11 @@ var pureFunctions = map[string]function.Function{
 	"toset":    conversion(cty.Set(cty.DynamicPseudoType)),
 	"tostring": conversion(cty.String),
 
+	// secrets
+	"issensitive":  issensitiveFunc,
+	"nonsensitive": nonsensitiveFunc,
+	"sensitive":    sensitiveFunc,
+
 	// encodings and hashes
 	"base64decode": base64DecodeFunc,
 	"base64encode": base64EncodeFunc,

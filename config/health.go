@@ -73,6 +73,7 @@ func (d *decoder) oneProbe(l layer, body *hclsyntax.Body, h *Health) {
 		}
 		path := "health." + name
 		d.unknown = slices.DeleteFunc(d.unknown, func(p string) bool { return within(p, path) })
+		d.sensitive = slices.DeleteFunc(d.sensitive, func(p string) bool { return within(p, path) })
 		d.places = slices.DeleteFunc(d.places, func(p place) bool { return p.path == path })
 	}
 }

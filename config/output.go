@@ -24,6 +24,10 @@ func (ev *evaluation) output(n *node) {
 		n.broken = true
 		return
 	}
+	out.Sensitive = ev.flag(n.declaration, "sensitive")
+	if out.Sensitive {
+		v = v.Mark(sensitive)
+	}
 	n.value = v
 	if n.judged {
 		ev.judge(n, n.block.Body, "precondition", n.scope, n.address())
@@ -31,6 +35,11 @@ func (ev *evaluation) output(n *node) {
 	if n.home.call != nil {
 		return
 	}
+	if v.ContainsMarked() && !out.Sensitive {
+		ev.fail("", attr.Expr.Range().Ptr(), "Output of a sensitive value", "Outputs are shown. Write sensitive = true to keep this one hidden, or nonsensitive(…) around what is no secret.")
+		return
+	}
+	v, _ = v.UnmarkDeep()
 	if !v.IsWhollyKnown() {
 		out.Unknown = true
 		ev.out.Outputs = append(ev.out.Outputs, out)
@@ -52,6 +61,9 @@ func (ev *evaluation) output(n *node) {
 func (ev *evaluation) plainText(n *node, attr *hclsyntax.Attribute) string {
 	v, ok := ev.value(n, attr, n.scope, n.home.address)
 	if !ok || v.IsNull() {
+		return ""
+	}
+	if v, ok = ev.open(n.home.address, attr, v); !ok {
 		return ""
 	}
 	text, err := convert.Convert(v, cty.String)

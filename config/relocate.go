@@ -268,6 +268,9 @@ func (ev *evaluation) imports(n *node) {
 		if !ok {
 			continue
 		}
+		if v, ok = ev.open("", id, v); !ok {
+			continue
+		}
 		v, err := convert.Convert(v, cty.String)
 		rng := id.Expr.Range().Ptr()
 		switch {

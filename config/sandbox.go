@@ -71,6 +71,7 @@ func (ev *evaluation) sandboxes(n *node) {
 		if split {
 			d.phase = own
 			d.unknown, d.lifecycle, d.badProbe = slices.Clone(first.unknown), first.lifecycle, first.badProbe
+			d.sensitive, d.concealed = slices.Clone(first.sensitive), slices.Clip(first.concealed)
 			d.inherited = first.places
 		} else {
 			spec = defaultSandbox()
@@ -163,6 +164,9 @@ func (d *decoder) policies() []layer {
 	}
 	v, ok := d.ev.value(d.n, attr, d.in.each, d.in.address)
 	if !ok || v.IsNull() {
+		return nil
+	}
+	if v, ok = d.ev.open(d.in.address, attr, v); !ok {
 		return nil
 	}
 	switch ty := v.Type(); {

@@ -193,7 +193,7 @@ var variableSchema = &schema{
 		"default":     {},
 		"description": {},
 		"nullable":    {},
-		"sensitive":   {later: "Values end up in the state, which only root can read."},
+		"sensitive":   {literal: true},
 		"ephemeral":   {later: no},
 	},
 	blocks: map[string]blockRule{"validation": {many: true, schema: conditionSchema}},
@@ -203,7 +203,7 @@ var outputSchema = &schema{
 	attrs: map[string]attrRule{
 		"value":       {required: true},
 		"description": {},
-		"sensitive":   {later: no},
+		"sensitive":   {literal: true},
 		"depends_on":  {literal: true},
 	},
 	blocks: map[string]blockRule{"precondition": {many: true, schema: conditionSchema}},

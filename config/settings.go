@@ -114,6 +114,7 @@ func (r settingsReader) value(name string, ty cty.Type) (cty.Value, *hcl.Range, 
 	if diags.HasErrors() || v.IsNull() {
 		return cty.NilVal, rng, false
 	}
+	v, _ = v.UnmarkDeep()
 	out, err := convert.Convert(v, ty)
 	if err != nil || !out.IsWhollyKnown() {
 		r.fail("", rng, "Invalid value for "+name, "%s needed, not %s.", capital(article(ty.FriendlyName())), v.Type().FriendlyName())

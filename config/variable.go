@@ -35,6 +35,7 @@ type constraint struct {
 	ty       cty.Type
 	defaults *typeexpr.Defaults
 	nullable bool
+	secret   bool
 	fallback cty.Value // the default, converted; NilVal without one
 	bad      bool      // has errors, which are reported
 }
@@ -59,6 +60,7 @@ func (ev *evaluation) constraintOf(d *declaration) *constraint {
 		_, valid := ev.constant(d, attr, cty.String)
 		c.bad = c.bad || !valid
 	}
+	c.secret = ev.flag(d, "sensitive")
 	attr := body.Attributes["default"]
 	if attr == nil {
 		return c
@@ -84,9 +86,14 @@ func (ev *evaluation) constraintOf(d *declaration) *constraint {
 // fit converts a value to the variable's type.
 func (ev *evaluation) fit(d *declaration, c *constraint, v cty.Value, address string, rng *hcl.Range, origin string) (cty.Value, bool) {
 	if c.defaults != nil && !v.IsNull() {
-		v = c.defaults.Apply(v)
+		plain, marks := v.UnmarkDeepWithPaths()
+		v = c.defaults.Apply(plain).MarkWithPaths(marks)
 	}
 	out, err := convert.Convert(v, c.ty)
+	if err != nil && (c.secret || v.ContainsMarked()) {
+		ev.fail(address, rng, "Wrong type for variable "+quote(d.name), "%s is not what the variable's type %s asks for. %s", capital(origin), typeexpr.TypeString(c.ty), hidden)
+		return cty.DynamicVal, false
+	}
 	if err != nil {
 		ev.fail(address, rng, "Wrong type for variable "+quote(d.name), "%s is not what the variable's type %s asks for: %s.", capital(origin), typeexpr.TypeString(c.ty), err)
 		return cty.DynamicVal, false
@@ -105,6 +112,19 @@ func (ev *evaluation) variable(n *node) {
 	default:
 		ev.moduleVariable(n, c)
 	}
+	if c.secret && n.value != cty.NilVal {
+		n.value = n.value.Mark(sensitive)
+	}
+}
+
+// flag is an argument of a block that is a plain true or false.
+func (ev *evaluation) flag(d *declaration, name string) bool {
+	attr := d.attr(name)
+	if attr == nil {
+		return false
+	}
+	v, ok := ev.constant(d, attr, cty.Bool)
+	return ok && v.True()
 }
 
 // moduleVariable takes the value from the block that calls the module.
@@ -152,12 +172,15 @@ func (ev *evaluation) rootVariable(n *node, c *constraint) {
 		}
 		return
 	}
-	raw, ok := ev.given(n.name, given, c.ty)
+	raw, ok := ev.given(n.name, given, c)
 	if !ok {
 		n.broken = true
 		return
 	}
 	ev.show(given)
+	if c.secret {
+		ev.hide(given)
+	}
 	n.place = given.place()
 	v, ok := ev.fit(n.declaration, c, raw, "", given.place(), "the value from "+given.Origin)
 	switch {
@@ -199,15 +222,25 @@ func (ev *evaluation) show(v Value) {
 	ev.texts[v.file()] = text{src: v.lines(), line: v.start().Line}
 }
 
+// hide keeps the value's text, and with it the file it is in, out of diagnostics.
+func (ev *evaluation) hide(v Value) { delete(ev.texts, v.file()) }
+
 // given reads a value from outside. Text from the command line or the
 // environment is taken as it stands for a string, number or bool, and for a
 // variable without a type; for lists, maps and objects it is an expression.
-func (ev *evaluation) given(name string, v Value, ty cty.Type) (cty.Value, bool) {
-	if !v.Expr && (ty.IsPrimitiveType() || ty == cty.DynamicPseudoType) {
+func (ev *evaluation) given(name string, v Value, c *constraint) (cty.Value, bool) {
+	if !v.Expr && (c.ty.IsPrimitiveType() || c.ty == cty.DynamicPseudoType) {
 		return cty.StringVal(v.Text), true
 	}
 	ev.show(v)
+	if c.secret {
+		ev.hide(v)
+	}
 	expr, diags := hclsyntax.ParseExpression([]byte(v.Text+"\n"), v.file(), v.start())
+	if diags.HasErrors() && c.secret {
+		ev.fail("", v.place(), "Invalid value for variable "+quote(name), "%s gives it no valid expression. %s", capital(v.Origin), hidden)
+		return cty.DynamicVal, false
+	}
 	if diags.HasErrors() {
 		if !v.Expr {
 			for _, d := range diags {
