@@ -134,6 +134,9 @@ type Host interface {
 	// Release gives an instance up: it stays as it is and bears a mark that says so,
 	// and nobody who respects Released touches it again.
 	Release(ctx context.Context, id string) error
+	// Reclaim takes that back: the instance bears no such mark any more, and nothing
+	// else of it is touched.
+	Reclaim(ctx context.Context, id string) error
 
 	// OpenLog opens the instance's output (standard output and error together)
 	// for reading.
@@ -327,6 +330,8 @@ type InstanceState struct {
 	// IDs and Address are what Create was told to give it; zero: none, or not known.
 	IDs      IDRange
 	Address  netip.Addr
+	Network  string  // id of the network that Create put it on; empty: none, or not known
+	Mounts   []Mount // what Create was told to mount; not to be changed
 	Released bool    // Release gave it up
 	Noted    bool    // a Note lies beside its files
 	Layer    bool    // its writable layer exists

@@ -50,5 +50,31 @@ var notes = []test{
 		if s := w.state(in.ID); !s.Released || !s.Alive || s.Process != p || len(s.Missing) > 0 {
 			w.Errorf("released: %+v", s)
 		}
+		w.must(w.h.Reclaim(w.ctx, in.ID))
+		w.must(w.h.Reclaim(w.ctx, in.ID))
+		if s := w.state(in.ID); s.Released || !s.Alive || s.Process != p || len(s.Missing) > 0 {
+			w.Errorf("reclaimed: %+v", s)
+		}
+		w.must(w.h.Release(w.ctx, in.ID))
+		w.stop(in.ID)
+		if s := w.state(in.ID); !s.Released || !s.Layer {
+			w.Errorf("released and stopped: %+v", s)
+		}
+		w.must(w.h.Remove(w.ctx, in.ID))
+		w.fails("Reclaim after Remove", w.h.Reclaim(w.ctx, in.ID), runtime.ErrNotFound)
+	}},
+	{"what is released keeps its network and volume", func(w *world) {
+		n, v := w.network(), w.volume()
+		in := w.instance(w.Commands.Forever)
+		attach(&in, n, 0)
+		in.Mounts = append(in.Mounts, runtime.Mount{Kind: "volume", Source: v, Path: "/data"})
+		p := w.up(in)
+		w.must(w.h.Release(w.ctx, in.ID))
+		w.fails("RemoveNetwork", w.h.RemoveNetwork(w.ctx, n), runtime.ErrBusy)
+		w.fails("RemoveVolume", w.h.RemoveVolume(w.ctx, v), runtime.ErrBusy)
+		s := w.state(in.ID)
+		if s.Network != n.ID || len(s.Mounts) == 0 || s.Mounts[len(s.Mounts)-1].Source != v || s.Process != p || len(s.Missing) > 0 {
+			w.Errorf("released: %+v", s)
+		}
 	}},
 }

@@ -91,3 +91,21 @@ func (h *Host) Release(ctx context.Context, id string) error {
 	}
 	return nil
 }
+
+// Reclaim implements runtime.Host.
+func (h *Host) Reclaim(ctx context.Context, id string) error {
+	if _, err := h.mustRecord(id); err != nil {
+		return err
+	}
+	err := failpoint.Step("host.release.unmark", func() error { return os.Remove(h.releasedPath(id)) })
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	if err == nil {
+		err = failpoint.Step("host.release.forget", func() error { return syncPath(h.instanceDir(id)) })
+	}
+	if err != nil {
+		return fmt.Errorf("cannot take the mark of a released one from instance %s: %w", id, err)
+	}
+	return nil
+}

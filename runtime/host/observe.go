@@ -211,8 +211,9 @@ func (h *Host) lookOnce(id string, seen *network.Observed) (runtime.InstanceStat
 	if s.Mark = running.Mark; known {
 		s.Mark, s.IDs = rec.Instance.Mark, rec.Instance.IDs
 		if rec.Instance.Net != nil {
-			s.Address = rec.Instance.Net.Address.Addr()
+			s.Address, s.Network = rec.Instance.Net.Address.Addr(), rec.Instance.Net.Network.ID
 		}
+		s.Mounts = rec.Instance.Mounts
 	}
 	if s.Released, err = there(h.releasedPath(id)); err != nil {
 		return s, err

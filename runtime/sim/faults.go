@@ -37,6 +37,7 @@ const (
 	OpNote          Op = "Note"
 	OpNotes         Op = "Notes"
 	OpRelease       Op = "Release"
+	OpReclaim       Op = "Reclaim"
 	OpOpenLog       Op = "OpenLog"
 	OpObserve       Op = "Observe"
 	OpInspect       Op = "Inspect"

@@ -51,6 +51,20 @@ func (h *Host) Release(ctx context.Context, id string) error {
 	return wrap("release", id, err)
 }
 
+// Reclaim implements runtime.Host.
+func (h *Host) Reclaim(ctx context.Context, id string) error {
+	err := h.call(ctx, OpReclaim, id, func(midway) error {
+		h.w.mu.Lock()
+		defer h.w.mu.Unlock()
+		in, err := h.instance(id)
+		if err == nil {
+			in.released = false
+		}
+		return err
+	})
+	return wrap("reclaim", id, err)
+}
+
 // Forget takes an instance's note away, as a power cut may.
 func (w *World) Forget(id string) {
 	w.mu.Lock()

@@ -68,8 +68,9 @@ func (h *Host) state(in *instance) runtime.InstanceState {
 	s.Released, s.Noted = in.released, in.note != nil
 	s.IDs = in.spec.IDs
 	if in.spec.Net != nil {
-		s.Address = in.spec.Net.Address.Addr()
+		s.Address, s.Network = in.spec.Net.Address.Addr(), in.spec.Net.Network.ID
 	}
+	s.Mounts = in.spec.Mounts
 	s.Layer = in.layer != nil
 	s.Outcome = copyOutcome(in.outcome)
 	s.OOMKills = in.ooms
