@@ -24,11 +24,11 @@ const (
 	ActExpire   Action = "expire"
 	ActRecreate Action = "recreate" // after a loss; layer carried over unless recreate-fresh
 	ActRepair   Action = "repair"   // re-make host objects under a running process
-	ActMove     Action = "move"
-	ActImport   Action = "import"
-	ActRelease  Action = "release" // drop a hold
-	ActForget   Action = "forget"  // drop a record whose objects are gone
-	ActNoop     Action = "noop"    // the status is taken over, and what an ended process left is released; never counted
+	ActMove     Action = "move"     // another address, of the same thing
+	ActImport   Action = "import"   // what is on the host without a record gets one
+	ActRelease  Action = "release"  // drop a hold
+	ActForget   Action = "forget"   // drop a record: its objects are gone, or stay and are given up (Reason Released)
+	ActNoop     Action = "noop"     // the status is taken over, and what an ended process left is released; never counted
 )
 
 // Why a change is planned decides where the summary counts it.
@@ -51,6 +51,9 @@ type Change struct {
 	Origin      Origin `json:"origin"`
 	Cause       string `json:"cause"`       // "image changed", "process gone: killed from outside"
 	Consequence string `json:"consequence"` // what will be, after "will be": "updated in place, keeps running"
+
+	// From is the address that a move leaves behind, empty for every other action.
+	From string `json:"previous_address,omitempty"`
 
 	Before       json.RawMessage `json:"before,omitempty"` // recorded spec
 	After        json.RawMessage `json:"after,omitempty"`  // desired spec; unknown values absent
@@ -116,8 +119,14 @@ type Plan struct {
 	WakeAt  time.Time          `json:"wake_at,omitzero"` // the planner wants to look again then; zero: nothing is due
 	Diags   config.Diagnostics `json:"diagnostics"`      // refused changes, caps; with an error nothing may be applied
 	// RefreshOnly: only what was seen is to be recorded; there are no changes.
-	RefreshOnly bool              `json:"refresh_only,omitempty"`
-	Status      map[string]Status `json:"-"` // what is now true of each recorded sandbox, to be stored when it differs
+	RefreshOnly bool `json:"refresh_only,omitempty"`
+	// Records are those that the plan speaks of: the input's, after its moves and
+	// imports, which come first among Changes and are carried out before all else.
+	Records Records `json:"-"`
+	// Cycles are the groups of moved blocks to be remembered (Records.Cycles), once
+	// the moves are made.
+	Cycles []string          `json:"-"`
+	Status map[string]Status `json:"-"` // what is now true of each recorded sandbox, to be stored when it differs
 }
 
 // Summary counts changes: each address once per column; outputs,

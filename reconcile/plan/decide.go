@@ -195,6 +195,10 @@ func (w *walk) decide(o *one) {
 		return
 	}
 	if o.stuck != "" {
+		if o.seen.Released && w.goes(rec.Address) && w.givenUp(rec.Address) {
+			o.giveUp() // begun before, and cut off
+			return
+		}
 		w.stays[rec.Address] = o.stuck
 		return
 	}
@@ -250,6 +254,10 @@ func (o *one) look() {
 		w.note(rec.Address + " could not be looked at (" + o.seen.Unknown + "); nothing is done to it")
 		w.wake(w.in.Now.Add(unknownLook))
 		o.stuck = "could not be looked at"
+	case o.seen.Released:
+		// As where a backup of before brought the record back.
+		w.note(rec.Address + " was given up (instance " + instanceOf(rec) + "), and nothing is done to it; pinfold state rm '" + rec.Address + "' forgets its record, an import block takes it back")
+		o.stuck = "was given up"
 	case len(others) == 0:
 	case gone && len(others) == 1 && (o.st.Phase == Lost || o.st.Phase == Pending) && w.in.Observed.Instances[others[0]].Unknown == "":
 		o.rebind(others[0])
@@ -321,6 +329,10 @@ func (o *one) lostCause() string {
 // it is refused.
 func (o *one) end() bool {
 	w, a := o.w, o.rec.Address
+	if w.givenUp(a) {
+		o.giveUp()
+		return true
+	}
 	reason, cause := w.endReason(o.d == nil)
 	if w.guarded(a, lifecycle(o.d, o.rec.Lifecycle), "destroyed", cause, guard(o.d)) {
 		return false

@@ -23,9 +23,15 @@ func Make(in Input) *Plan {
 	if in.Options.RefreshOnly {
 		in.Desired, in.Options = nil, Options{RefreshOnly: true, Targets: in.Options.Targets, Excludes: in.Options.Excludes}
 	}
+	first := readdress(&in)
 	w := newWalk(in)
+	w.first, w.plan.Records, w.plan.Cycles, w.plan.Diags = first, in.Records, first.cycles, append(w.plan.Diags, first.diags...)
+	w.plan.Notes = append(w.plan.Notes, first.notes...)
 	w.plan.RefreshOnly = in.Options.RefreshOnly
 	w.inScope = w.scope()
+	w.checkMoves()
+	w.dropImports()
+	in = w.in
 	w.checkReplace()
 	w.findSurvivors()
 	ones := make([]one, 0, len(in.Records.Sandboxes))
@@ -65,7 +71,7 @@ func Make(in Input) *Plan {
 		w.keepUsed()
 		w.outputs()
 	}
-	w.plan.Changes = w.order()
+	w.plan.Changes = append(slices.Clip(w.first.changes), w.order()...)
 	w.plan.Summary = Summarize(w.plan.Changes)
 	slices.SortFunc(w.plan.Drift, func(a, b Drift) int {
 		if c := strings.Compare(a.Address, b.Address); c != 0 {
@@ -80,8 +86,9 @@ func Make(in Input) *Plan {
 
 // walk is one Make under way.
 type walk struct {
-	in   Input
-	plan *Plan
+	in    Input
+	plan  *Plan
+	first readdressed // moves and imports, done in `in` already
 
 	images    map[string]*config.Resource[config.Image] // declared, by address
 	networks  map[string]*config.Resource[config.Network]
@@ -275,6 +282,12 @@ func Summarize(changes []Change) Summary {
 // Empty reports whether the plan has nothing to do; a noop is nothing.
 func (p *Plan) Empty() bool {
 	return !slices.ContainsFunc(p.Changes, func(c Change) bool { return c.Action != ActNoop })
+}
+
+// Readdresses reports whether the plan begins with moves or imports, so that what it
+// speaks of has another address than on record so far.
+func (p *Plan) Readdresses() bool {
+	return slices.ContainsFunc(p.Changes, func(c Change) bool { return c.Action == ActMove || c.Action == ActImport })
 }
 
 // Losses counts the sandboxes and volumes that a change of the files deletes or

@@ -31,6 +31,8 @@ type Seen struct {
 	OOMKills  uint64
 	Health    *Health  // what probes say of its process; nil: nobody probes it
 	Missing   []string // cgroup, rootfs, netns, link, address, rules, limits
+	Network   string   // of one that was released: id of the network it is on
+	Volumes   []string // of one that was released: ids of what it mounts
 }
 
 // Health is the standing of a running process with its probe.
@@ -66,10 +68,13 @@ type Input struct {
 	Records  Records
 	Observed Observed
 	Activity map[string]Activity // by sandbox address; nil: nobody watches what is used, and nothing is idle
-	Now      time.Time
-	Trigger  Trigger
-	Options  Options
-	Limits   Limits
+	// Imports is what was found of the ids that Desired.Imports names, by id. One
+	// that is on record may be left out.
+	Imports map[string]Candidate
+	Now     time.Time
+	Trigger Trigger
+	Options Options
+	Limits  Limits
 }
 
 // Limits are the host settings a plan obeys.

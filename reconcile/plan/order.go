@@ -34,7 +34,7 @@ func (w *walk) order() []Change {
 			outs = append(outs, a)
 		case kind == "sandbox" && w.leaves(a):
 			going = append(going, a)
-		case cs[len(cs)-1].Action == ActDelete:
+		case cs[len(cs)-1].Action == ActDelete, cs[len(cs)-1].Action == ActForget:
 			late = append(late, a)
 		default:
 			made = append(made, a)

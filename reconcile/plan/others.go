@@ -18,7 +18,7 @@ func (w *walk) image(a string) {
 		w.add(Change{Address: a, Kind: "image", Action: ActCreate, Origin: FromFiles, Cause: "declared",
 			Consequence: "created", After: encode(d.Spec), Unknown: d.Unknown, Defaults: defaults(d.Spec, d.Sources)})
 	case w.goes(a):
-		w.delete(a, "image", lifecycle(d, rec.Lifecycle), d == nil, guard(d), "forgotten, its files stay", encode(rec.Spec))
+		w.delete(a, "image", "", lifecycle(d, rec.Lifecycle), d == nil, guard(d), "forgotten, its files stay", encode(rec.Spec))
 	case d != nil:
 		ds := diffOf(rec.Spec, d.Spec, d.Unknown, rec.Lifecycle, d.Lifecycle)
 		if len(ds) == 0 {
@@ -47,7 +47,7 @@ func (w *walk) network(a string) {
 		return
 	}
 	if w.goes(a) {
-		w.delete(a, "network", lifecycle(d, rec.Lifecycle), d == nil, guard(d), "destroyed", encode(rec.Spec))
+		w.delete(a, "network", rec.ID, lifecycle(d, rec.Lifecycle), d == nil, guard(d), "destroyed", encode(rec.Spec))
 		return
 	}
 	var c *Change
@@ -113,8 +113,8 @@ func (w *walk) volume(a string) {
 		w.add(Change{Address: a, Kind: "volume", Action: ActCreate, Origin: FromFiles, Cause: "declared",
 			Consequence: "created", After: encode(d.Spec), Unknown: d.Unknown})
 	case w.goes(a):
-		w.delete(a, "volume", lifecycle(d, rec.Lifecycle), d == nil, guard(d), "destroyed: its data is lost", encode(rec.Spec))
-		if n := len(w.steps[a]); n > 0 {
+		w.delete(a, "volume", rec.ID, lifecycle(d, rec.Lifecycle), d == nil, guard(d), "destroyed: its data is lost", encode(rec.Spec))
+		if n := len(w.steps[a]); n > 0 && w.steps[a][n-1].Action == ActDelete {
 			w.steps[a][n-1].Volumes = []string{a}
 		}
 	default:
@@ -141,6 +141,10 @@ func (w *walk) volume(a string) {
 // movable reports whether every sandbox on network a can be replaced in this
 // plan, and says why not.
 func (w *walk) movable(a string) bool {
+	if user := w.loner("network", a, w.in.Records.Networks[a].ID); user != "" {
+		w.fail(a, a+" cannot be replaced", user+" is on it and is left alone. Declare another network for the others.", config.Position{})
+		return false
+	}
 	for _, user := range slices.Sorted(mapKeys(w.in.Records.Sandboxes)) {
 		rec := w.in.Records.Sandboxes[user]
 		if !rec.uses(a) {
@@ -167,9 +171,18 @@ func (w *walk) volumeGone(id string) bool {
 	return id != "" && w.in.Observed.Volumes != nil && !w.in.Options.NoRefresh && !w.in.Observed.Volumes[id]
 }
 
-// delete plans the end of an image, network or volume.
-func (w *walk) delete(a, kind string, l config.Lifecycle, blockGone bool, at config.Position, consequence string, before []byte) {
+// delete plans the end of an image, network or volume. What an instance needs that is
+// left alone for ever stays on the host with it.
+func (w *walk) delete(a, kind, id string, l config.Lifecycle, blockGone bool, at config.Position, consequence string, before []byte) {
+	if w.givenUp(a) {
+		w.add(forgotten(a, kind, removedBlock, "left on the host as it is"))
+		return
+	}
 	reason, cause := w.endReason(blockGone)
+	if user := w.loner(kind, a, id); kind != "image" && user != "" {
+		w.add(forgotten(a, kind, cause+"; "+user+" needs it and is left alone", "left on the host as it is"))
+		return
+	}
 	if w.guarded(a, l, "destroyed", cause, at) {
 		return
 	}
@@ -271,13 +284,18 @@ func (w *walk) keepUsed() {
 			if o != nil && o.stuck == "" && !dying && !slices.Contains(references(o.spec), a) {
 				continue // it has moved away or does so in this plan
 			}
+			forgets := w.steps[a][0].Action == ActForget
 			delete(w.steps, a)
+			what := "destroyed"
+			if forgets {
+				what = "forgotten"
+			}
 			if dying {
 				w.note(a + " is kept: " + user + " is on it and still dying")
 			} else if why, blocked := w.stays[user]; blocked {
 				w.note(a + " is kept: " + user + " still uses it and " + why)
 			} else {
-				w.fail(a, a+" cannot be destroyed", user+" still uses it and is not part of this plan. Take both in, or move "+user+" away first.", config.Position{})
+				w.fail(a, a+" cannot be "+what, user+" still uses it and is not part of this plan. Take both in, or move "+user+" away first.", config.Position{})
 			}
 			break
 		}
@@ -289,10 +307,20 @@ func (s *Sandbox) uses(a string) bool {
 	return (s.Net != nil && s.Net.Network == a) || slices.Contains(references(&s.Spec), a)
 }
 
+// User is a sandbox that refers to a and does not go; empty: none.
+func (r *Records) User(a string, goes map[string]bool) string {
+	for _, user := range sortedKeys(r.Sandboxes) {
+		if !goes[user] && r.Sandboxes[user].uses(a) {
+			return user
+		}
+	}
+	return ""
+}
+
 func (w *walk) addressesDeleted() []string {
 	var out []string
 	for a, cs := range w.steps {
-		if cs[0].Kind != "sandbox" && cs[0].Kind != "output" && cs[len(cs)-1].Action == ActDelete {
+		if last := cs[len(cs)-1].Action; cs[0].Kind != "sandbox" && cs[0].Kind != "output" && (last == ActDelete || last == ActForget) {
 			out = append(out, a)
 		}
 	}

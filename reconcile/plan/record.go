@@ -31,6 +31,9 @@ type Records struct {
 	Images    map[string]*Image         `json:"images"`
 	Outputs   map[string]*config.Output `json:"outputs"`
 	Ended     map[string]*Ended         `json:"ended"` // sandboxes that stay ended while their block is declared, by address
+	// Cycles are the groups of moved blocks that form a cycle and were gone through.
+	// They are remembered while the files have them, so that it is done once.
+	Cycles []string `json:"cycles,omitempty"`
 }
 
 // Sandbox is the record of one sandbox: what was declared, when it ends, what

@@ -12,12 +12,16 @@ func (w *walk) warn(address, summary, detail string, at config.Position) {
 }
 
 func (w *walk) diagnose(severity, address, summary, detail string, at config.Position) {
+	w.plan.Diags = append(w.plan.Diags, diagnostic(severity, address, summary, detail, at))
+}
+
+func diagnostic(severity, address, summary, detail string, at config.Position) config.Diagnostic {
 	d := config.Diagnostic{Severity: severity, Summary: summary, Detail: detail, Address: address}
 	if at.File != "" {
 		p := config.Pos{Line: at.Line, Column: 1}
 		d.Range = &config.Range{File: at.File, Start: p, End: p}
 	}
-	w.plan.Diags = append(w.plan.Diags, d)
+	return d
 }
 
 // guarded refuses to destroy what prevent_destroy protects, and reports whether it did.

@@ -96,3 +96,12 @@ func volumes(names []string) string {
 	}
 	return "volumes " + strings.Join(quoted, ", ")
 }
+
+// listed words addresses, the first few of many.
+func listed(addresses []string) string {
+	const few = 5
+	if n := len(addresses); n > few {
+		return strings.Join(addresses[:few], ", ") + " and " + strconv.Itoa(n-few) + " more"
+	}
+	return strings.Join(addresses, ", ")
+}
