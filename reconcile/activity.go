@@ -58,9 +58,10 @@ func (a *activity) touch(address string, now time.Time) {
 // whether it was one. While the idle rule is putting the sandbox to rest it waits,
 // within ctx.
 func (a *activity) begin(ctx context.Context, address string, now func() time.Time) (end func(used bool)) {
+	var u *use // the same one whatever becomes of the address
 	for {
 		a.mu.Lock()
-		u := a.get(address)
+		u = a.get(address)
 		resting := u.resting
 		if resting == nil || ctx.Err() != nil {
 			u.open++
@@ -76,12 +77,13 @@ func (a *activity) begin(ctx context.Context, address string, now func() time.Ti
 	var once sync.Once
 	return func(used bool) {
 		once.Do(func() {
-			if used {
-				a.touch(address, now())
-			}
+			at := now()
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			a.get(address).open--
+			if used && at.After(u.last) {
+				u.last = at
+			}
+			u.open--
 		})
 	}
 }
@@ -147,6 +149,13 @@ func (a *activity) watch() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.watched = true
+}
+
+// rename follows sandboxes to new addresses.
+func (a *activity) rename(to map[string]string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	renameKeys(a.of, to)
 }
 
 // forget drops a sandbox that is no more. Uses that still go on end later.

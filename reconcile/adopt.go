@@ -87,7 +87,7 @@ func readNote(id string, n runtime.Noted) (note, bool) {
 	}
 	rec := doc.Sandbox
 	mine := rec.Instance != nil && rec.Instance.ID == id
-	return doc, mine && n.Made != nil && n.Made.Mark.UID == rec.UID && n.Made.Mark.Address == rec.Address && doc.wellFormed()
+	return doc, mine && n.Made != nil && n.Made.Mark.UID == rec.UID && doc.wellFormed()
 }
 
 // wellFormed reports whether all that a note names has the shape of what is recorded.

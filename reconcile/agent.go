@@ -354,6 +354,26 @@ func (a *agent) forget(address string) {
 	}
 }
 
+// readdressed follows sandboxes to new addresses. They are looked at soon, which
+// watches their processes again.
+func (a *agent) readdressed(to map[string]string) {
+	a.mu.Lock()
+	for old := range to {
+		if w, ok := a.watches[old]; ok {
+			w.cancel()
+			delete(a.watches, old)
+		}
+	}
+	renameKeys(a.due, to)
+	renameKeys(a.paces, to)
+	renameKeys(a.missed, to)
+	renameKeys(a.dirty, to)
+	for _, address := range to {
+		a.dirty[address] = true
+	}
+	a.mu.Unlock()
+}
+
 // forgetGone is forget for all that have no record.
 func (a *agent) forgetGone(records map[string]*plan.Sandbox) {
 	a.mu.Lock()

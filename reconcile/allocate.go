@@ -39,8 +39,8 @@ type allocator struct {
 	strange strange
 }
 
-// strange is what live instances have that are on no record, by the last look: given
-// away twice it would be shared with them.
+// strange is what instances have that live, or were released, and are on no record, by
+// the last look: given away twice it would be shared with them.
 type strange struct {
 	slots map[uint32]bool
 	addrs map[netip.Addr]bool
@@ -56,7 +56,7 @@ func (a *allocator) avoid(o runtime.Observation, known, networks map[string]bool
 		}
 	}
 	for id, in := range o.Instances {
-		if known[id] || !in.Alive {
+		if known[id] || !in.Alive && !in.Released {
 			continue
 		}
 		if in.IDs.Size > 0 {

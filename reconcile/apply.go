@@ -30,7 +30,9 @@ const (
 type prepared struct {
 	PlanResult
 	desired *config.Desired
-	records plan.Records
+	before  plan.Records              // as they were when the plan was made
+	records plan.Records              // those that the plan speaks of: after its moves and imports
+	imports map[string]plan.Candidate // what import blocks name, by id
 	seen    sight
 	source  *config.Source // nil: a destroy without files
 	options plan.Options
@@ -62,36 +64,46 @@ func (e *Engine) prepare(ctx context.Context, r PlanRequest) (*prepared, error) 
 		return nil, &Error{Kind: Invalid, Message: "a plan needs a configuration"}
 	}
 	p.Lineage = e.store.Lineage()
-	p.records = e.snapshot()
-	p.Serial = p.records.Serial
+	p.before = e.snapshot()
+	p.Serial = p.before.Serial
 	var err error
 	if r.Options.NoRefresh {
-		p.seen = sight{Observed: believed(&p.records)}
+		p.seen = sight{Observed: believed(&p.before)}
 	} else if p.seen, err = e.look(ctx); err != nil {
 		return nil, err
 	}
-	p.seen.hide(p.records.Sandboxes)
+	p.seen.hide(p.before.Sandboxes)
 	now := e.now()
 	if r.Source == nil {
 		p.Plan = plan.Make(plan.Input{
-			Desired: p.desired, Records: p.records, Observed: p.seen.Observed, Activity: e.activity.all(), Now: now,
+			Desired: p.desired, Records: p.before, Observed: p.seen.Observed, Activity: e.activity.all(), Now: now,
 			Trigger: plan.Apply, Options: r.Options, Limits: e.limits(),
 		})
+		p.records = p.Plan.Records
 		p.Diagnostics = p.Plan.Diags
 		return p, nil
 	}
-	exports := e.exports()
+	exports, followed := exportsOf(&p.before), false
 	for range unsettledRounds {
 		var diags config.Diagnostics
 		p.desired, diags = r.Source.Evaluate(e.settings, exports)
 		if diags.HasErrors() {
 			return nil, &Error{Kind: Invalid, Message: "the configuration is not valid", Diagnostics: diags}
 		}
+		if p.imports, err = e.candidates(ctx, p.desired, &p.before, &p.seen, r.Options.NoRefresh); err != nil {
+			return nil, err
+		}
 		p.Plan = plan.Make(plan.Input{
-			Desired: p.desired, Records: p.records, Observed: p.seen.Observed, Activity: e.activity.all(), Now: now,
-			Trigger: plan.Apply, Options: r.Options, Limits: e.limits(),
+			Desired: p.desired, Records: p.before, Observed: p.seen.Observed, Activity: e.activity.all(), Now: now,
+			Trigger: plan.Apply, Options: r.Options, Limits: e.limits(), Imports: p.imports,
 		})
+		p.records = p.Plan.Records
 		p.Diagnostics = append(diags, p.Plan.Diags...)
+		if !followed && p.Plan.Readdresses() {
+			// What was moved or taken back exports by its new address what it is.
+			exports, followed = exportsOf(&p.records), true
+			continue
+		}
 		// What the plan itself makes anew has no exports until then: what refers
 		// to it is unknown, and may have to change as well.
 		if !e.foretell(exports, p.Plan, &p.records) {
@@ -267,8 +279,8 @@ func (e *Engine) prepareSettled(ctx context.Context, r PlanRequest) (*prepared, 
 		return p, err
 	}
 	var all []*plan.Sandbox
-	for _, address := range sortedKeys(p.records.Sandboxes) {
-		if rec := p.records.Sandboxes[address]; dying(p.seen.Instances, rec) && inScope(r.Options, address) {
+	for _, address := range sortedKeys(p.before.Sandboxes) {
+		if rec := p.before.Sandboxes[address]; dying(p.seen.Instances, rec) && inScope(r.Options, address) {
 			all = append(all, rec)
 		}
 	}
@@ -348,9 +360,15 @@ func (e *Engine) execute(ctx context.Context, p *prepared, r ApplyRequest, progr
 		run.verb = "destroy"
 	}
 	run.again.unmade = unsettled(p.Plan, &p.records)
+	if err := run.readdress(ctx, p); err != nil {
+		return err
+	}
 	var err error
 	if p.options.NoRefresh {
 		run.base = p.records.Sandboxes
+		if _, err := as.look(ctx); err != nil { // so that nothing is given away that another instance has
+			return err
+		}
 	} else if run.base, err = as.takeAll(ctx, p.Plan.Status, p.records.Sandboxes, &p.seen, nil); err != nil {
 		return err
 	}
@@ -670,6 +688,7 @@ func sameWork(saved, now *plan.Plan) error {
 	}
 	type work struct {
 		address      string
+		from         string // of a move
 		action       plan.Action
 		after, then  string
 		instance     string
@@ -681,7 +700,7 @@ func sameWork(saved, now *plan.Plan) error {
 			if c.Action == plan.ActNoop {
 				continue
 			}
-			all = append(all, work{c.Address, c.Action, canonical(c.After), c.Then, c.Instance, c.Fresh, c.NewLease})
+			all = append(all, work{c.Address, c.From, c.Action, canonical(c.After), c.Then, c.Instance, c.Fresh, c.NewLease})
 		}
 		return all
 	}

@@ -41,7 +41,7 @@ func (e *Engine) attach(ctx context.Context, word string) (*execSession, error) 
 	}
 	v.count()
 	p := &mainProcess{e: e, address: rec.Address, id: rec.Instance.ID, process: now.processes[rec.Instance.ID]}
-	s := &execSession{address: rec.Address, p: p, ended: make(chan struct{}), cut: make(chan struct{})}
+	s := &execSession{address: rec.Address, uid: rec.UID, p: p, ended: make(chan struct{}), cut: make(chan struct{})}
 	p.ctx, s.left = context.WithCancel(context.WithoutCancel(ctx))
 	e.execs.add(s)
 	go func() {

@@ -19,6 +19,8 @@ import (
 func (r *run) sandboxChange(ctx context.Context, c plan.Change) error {
 	rec, exists := r.sandbox(c.Address)
 	switch {
+	case c.Action == plan.ActForget && c.Reason == plan.Released && exists:
+		return r.giveUp(ctx, rec, c.Cause)
 	case c.Action == plan.ActForget:
 		return r.forget(c)
 	case c.Action == plan.ActCreate && !exists:

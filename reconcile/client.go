@@ -288,6 +288,22 @@ func (c *Client) GC(ctx context.Context, r GCRequest) (*GCResult, error) {
 	return res, nil
 }
 
+func (c *Client) StateMove(ctx context.Context, r StateMoveRequest) (*StateMoveResult, error) {
+	res := new(StateMoveResult)
+	if err := c.call(ctx, "state-move", r, res, nil); err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+func (c *Client) StateRemove(ctx context.Context, r StateRemoveRequest) (*StateRemoveResult, error) {
+	res := new(StateRemoveResult)
+	if err := c.call(ctx, "state-remove", r, res, nil); err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
 // session begins what has signals and a code.
 func (c *Client) session(ctx context.Context, method string, body any, files ...*os.File) (ExecSession, error) {
 	w, err := c.open(method, body, files...)

@@ -22,6 +22,8 @@ type write struct {
 	outputs   map[string]*config.Output
 	ended     map[string]*plan.Ended
 	meta      map[string]string
+	cycles    *[]string         // plan.Records.Cycles from now on; nil: as they are
+	renamed   map[string]string // new addresses of records, by the old ones: what is kept by address follows
 	events    []Event
 	begin     *Intent  // becomes durable with the records; its Seq is set
 	finish    []uint64 // intents that are over
@@ -56,7 +58,7 @@ func (e *actor) commit(w *write) error {
 // changed. Records handed over belong to the engine from then on.
 func (e *Engine) commit(w *write) error {
 	for _, rec := range w.sandboxes {
-		if rec != nil {
+		if rec != nil && w.renamed == nil { // by what address it was used, a renaming knows
 			rec.LastActivity = e.lastUse(rec)
 		}
 	}
@@ -94,6 +96,13 @@ func (e *Engine) commit(w *write) error {
 			return err
 		}
 		intent = b
+	}
+	if w.cycles != nil {
+		list, err := json.Marshal(*w.cycles)
+		if err != nil {
+			return err
+		}
+		set(&w.meta, metaCycles, string(list))
 	}
 	var serial uint64
 	err := e.store.Update(func(tx state.Tx) error {
@@ -147,6 +156,9 @@ func (e *Engine) commit(w *write) error {
 	}
 	e.blocks.committed(docs)
 	e.remembered(w, serial)
+	if w.renamed != nil {
+		e.followRenaming(w.renamed)
+	}
 	e.note(w.sandboxes)
 	if len(events) > 0 {
 		e.news.spread()
@@ -170,6 +182,9 @@ func (e *Engine) remembered(w *write, serial uint64) {
 	remember(e.records.Images, w.images)
 	remember(e.records.Outputs, w.outputs)
 	remember(e.records.Ended, w.ended)
+	if w.cycles != nil {
+		e.records.Cycles = *w.cycles
+	}
 	e.alloc.took(w)
 }
 

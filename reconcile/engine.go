@@ -179,6 +179,10 @@ func (e *Engine) load() error {
 	e.blocks.known = map[string]*block{}
 	err := e.store.View(func(tx state.Tx) error {
 		r.Serial = tx.Serial()
+		var err error
+		if r.Cycles, err = loadCycles(tx); err != nil {
+			return err
+		}
 		return errors.Join(
 			loadBlocks(tx, e.blocks.known),
 			loadSandboxes(tx, r.Sandboxes, &e.blocks, &decode),

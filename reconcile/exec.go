@@ -37,7 +37,7 @@ func (e *Engine) exec(ctx context.Context, r ExecRequest) (*execSession, error) 
 	}
 	// It is known before it runs, so that a pause that comes next closes it.
 	// What goes on without its caller is no use any more.
-	s := &execSession{address: rec.Address, ended: make(chan struct{}), cut: make(chan struct{}), left: v.leave}
+	s := &execSession{address: rec.Address, uid: rec.UID, ended: make(chan struct{}), cut: make(chan struct{}), left: v.leave}
 	e.execs.add(s)
 	s.p, err = e.host.Exec(context.WithoutCancel(ctx), rec.Instance.ID, runtime.Exec{
 		Args: r.Args, Env: r.Env, WorkingDir: r.WorkingDir, User: r.User,
@@ -110,7 +110,8 @@ func (e *Engine) phaseNow(ctx context.Context, rec *plan.Sandbox) plan.Phase {
 // part: a frozen process does not end, not even killed, and its caller must not
 // be left hanging without a word.
 type execSession struct {
-	address string
+	address string      // when it began, for words
+	uid     string      // of the sandbox, which keeps it whatever its address
 	p       ExecSession // what it is a session with
 
 	ended chan struct{} // closed when the process has ended and code and err are set
@@ -155,7 +156,7 @@ func (s *execSession) close(why error, stays bool) {
 	})
 }
 
-// execs are the open sessions of this process, by sandbox. The zero value is
+// execs are the open sessions of this process, by sandbox uid. The zero value is
 // ready to use.
 type execs struct {
 	mu   sync.Mutex
@@ -168,28 +169,28 @@ func (x *execs) add(s *execSession) {
 	if x.open == nil {
 		x.open = map[string]map[*execSession]bool{}
 	}
-	if x.open[s.address] == nil {
-		x.open[s.address] = map[*execSession]bool{}
+	if x.open[s.uid] == nil {
+		x.open[s.uid] = map[*execSession]bool{}
 	}
-	x.open[s.address][s] = true
+	x.open[s.uid][s] = true
 }
 
 func (x *execs) remove(s *execSession) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	delete(x.open[s.address], s)
-	if len(x.open[s.address]) == 0 {
-		delete(x.open, s.address)
+	delete(x.open[s.uid], s)
+	if len(x.open[s.uid]) == 0 {
+		delete(x.open, s.uid)
 	}
 }
 
 // paused closes the sessions of a sandbox that is frozen now. Those of other
 // processes are theirs to close.
-func (x *execs) paused(address string) {
+func (x *execs) paused(rec *plan.Sandbox) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for s := range x.open[address] {
+	for s := range x.open[rec.UID] {
 		s.close(&Error{Kind: Conflict, Message: fmt.Sprintf(
-			"%s was paused; the command goes on inside and continues on resume", address)}, true)
+			"%s was paused; the command goes on inside and continues on resume", rec.Address)}, true)
 	}
 }

@@ -69,8 +69,8 @@ func (r *run) graph(p *plan.Plan) {
 	r.held = map[string]func(){}
 	var cur *node
 	for _, c := range p.Changes {
-		if c.Kind == "output" || c.Action == plan.ActNoop {
-			continue
+		if c.Kind == "output" || c.Action == plan.ActNoop || c.Action == plan.ActMove || c.Action == plan.ActImport {
+			continue // outputs come last, moves and imports came first
 		}
 		if cur == nil || cur.address != c.Address {
 			cur = &node{address: c.Address}

@@ -136,7 +136,7 @@ func (e *Engine) halfMade(ctx context.Context) ([]Orphan, error) {
 	}
 	records := e.snapshot()
 	for _, in := range open {
-		rec := records.Sandboxes[in.Address]
+		rec, _ := e.sandboxOf(&in)
 		if done := rec != nil && rec.Instance != nil && rec.Instance.ID == in.Instance; in.Op == opCreate && !done {
 			if err := add(in.Instance, in.Address, "half-made: its create did not finish"); err != nil {
 				return nil, err
@@ -187,6 +187,7 @@ func (e *Engine) orphans(ctx context.Context) ([]Orphan, error) {
 		return nil, err
 	}
 	var all []Orphan
+	var noted map[string]runtime.Noted
 	for _, id := range slices.Sorted(maps.Keys(seen.Instances)) {
 		if known.instances[id] {
 			continue
@@ -196,7 +197,16 @@ func (e *Engine) orphans(ctx context.Context) ([]Orphan, error) {
 			return nil, err
 		}
 		if there {
-			all = append(all, orphanInstance(s))
+			o := orphanInstance(s)
+			if noted == nil {
+				if noted, err = e.host.Notes(ctx); err != nil {
+					return nil, err
+				}
+			}
+			if doc, ok := readNote(id, noted[id]); ok {
+				o.Address = doc.Sandbox.Address // it may have been moved since its mark was made
+			}
+			all = append(all, o)
 		}
 	}
 	var again runtime.Observation
@@ -210,8 +220,7 @@ func (e *Engine) orphans(ctx context.Context) ([]Orphan, error) {
 			}
 		}
 	}
-	var noted map[string]runtime.Noted
-	if again.Instances != nil {
+	if again.Instances != nil && noted == nil {
 		if noted, err = e.host.Notes(ctx); err != nil {
 			return nil, err
 		}
@@ -238,7 +247,12 @@ func (e *Engine) orphans(ctx context.Context) ([]Orphan, error) {
 // used says what can be done about a network or volume that these instances use.
 func (o *Orphan) used(users []string, seen runtime.Observation, removal string) {
 	for _, id := range users {
-		if s := seen.Instances[id]; s.Alive {
+		switch s := seen.Instances[id]; {
+		case s.Released && (s.Alive || o.Kind == "volume"):
+			o.Released, o.Action = true, OrphanKept
+			o.Found += "; instance " + id + " of " + s.Mark.Address + ", which was released, uses it"
+			return
+		case s.Alive:
 			o.Live = true
 			o.Found += "; instance " + id + " of " + s.Mark.Address + " uses it"
 			o.Hint = "it comes back with that instance (pinfold gc -adopt " + id + ")"

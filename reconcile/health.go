@@ -40,7 +40,8 @@ type probe struct {
 	spec     config.Health
 	stop     context.CancelFunc
 
-	health plan.Health // guarded by probes.mu
+	address string      // of its sandbox, guarded by probes.mu
+	health  plan.Health // guarded by probes.mu
 }
 
 // follow starts, keeps or ends the probe of a sandbox as its record asks.
@@ -62,12 +63,12 @@ func (p *probes) follow(ctx context.Context, address string, rec *plan.Sandbox) 
 	}
 	if !wanted || ctx.Err() != nil {
 		if before != nil && phaseOf(rec) == plan.Paused && rec.Spec.Health != nil {
-			p.of[address] = &probe{instance: have.instance, started: have.started, spec: have.spec, stop: func() {}, health: *before}
+			p.of[address] = &probe{address: address, instance: have.instance, started: have.started, spec: have.spec, stop: func() {}, health: *before}
 		}
 		return
 	}
 	run, stop := context.WithCancel(ctx)
-	n := &probe{instance: rec.Instance.ID, started: rec.Instance.StartedAt, spec: *rec.Spec.Health, stop: stop, health: plan.Health{Status: "starting"}}
+	n := &probe{address: address, instance: rec.Instance.ID, started: rec.Instance.StartedAt, spec: *rec.Spec.Health, stop: stop, health: plan.Health{Status: "starting"}}
 	if before != nil {
 		n.health = *before
 	}
@@ -75,11 +76,21 @@ func (p *probes) follow(ctx context.Context, address string, rec *plan.Sandbox) 
 		p.of = map[string]*probe{}
 	}
 	p.of[address] = n
-	p.a.work.Go(func() { p.loop(run, address, n) })
+	p.a.work.Go(func() { p.loop(run, n) })
 }
 
 func sameHealth(a, b *config.Health) bool {
 	return fmt.Sprint(*a) == fmt.Sprint(*b)
+}
+
+// rename follows sandboxes to new addresses; the probes go on.
+func (p *probes) rename(to map[string]string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	renameKeys(p.of, to)
+	for address, n := range p.of {
+		n.address = address
+	}
 }
 
 // fill puts what is known into a look at the host.
@@ -100,7 +111,7 @@ func (p *probes) fill(s *sight) {
 
 // loop probes until ctx ends. A result counts once it came as often in a row as
 // the block says; a success counts at once.
-func (p *probes) loop(ctx context.Context, address string, n *probe) {
+func (p *probes) loop(ctx context.Context, n *probe) {
 	interval := orDefault(n.spec.Interval, probeInterval)
 	t := time.NewTimer(min(interval, time.Second)) // the first one comes soon
 	defer t.Stop()
@@ -118,23 +129,24 @@ func (p *probes) loop(ctx context.Context, address string, n *probe) {
 		switch {
 		case err == nil:
 			failures = 0
-			p.set(address, n, plan.Health{Status: "passing"})
+			p.set(n, plan.Health{Status: "passing"})
 		case errors.Is(err, runtime.ErrPaused), errors.Is(err, runtime.ErrNotRunning):
 			// Its end, or its rest, is somebody else's news.
 		case p.a.now().Before(n.started.Add(time.Duration(n.spec.StartPeriod))):
 		default:
 			if failures++; failures >= cmp.Or(n.spec.Retries, probeRetries) {
-				p.set(address, n, plan.Health{Status: "failing", Message: err.Error()})
+				p.set(n, plan.Health{Status: "failing", Message: err.Error()})
 			}
 		}
 		t.Reset(interval)
 	}
 }
 
-func (p *probes) set(address string, n *probe, h plan.Health) {
+func (p *probes) set(n *probe, h plan.Health) {
 	p.mu.Lock()
 	changed := n.health.Status != h.Status
 	n.health = h // with the newest words
+	address := n.address
 	p.mu.Unlock()
 	if changed {
 		p.a.nudgeThese(address)

@@ -13,7 +13,7 @@ import (
 
 // EventsRequest asks for what happened.
 type EventsRequest struct {
-	Address string    `json:"address,omitempty"` // of one sandbox only, also one that is no more
+	Address string    `json:"address,omitempty"` // of one sandbox only, also one that is no more; with what it was called before
 	Types   []string  `json:"types,omitempty"`   // of these types only
 	Since   time.Time `json:"since,omitzero"`
 	After   uint64    `json:"after,omitempty"` // with a greater Seq
@@ -66,9 +66,15 @@ func (e *Engine) Events(ctx context.Context, r EventsRequest) (*EventsResult, er
 
 func (e *Engine) events(r EventsRequest) (*EventsResult, error) {
 	res := &EventsResult{FormatVersion: "1", Events: []Event{}, Next: r.After}
-	var mark []byte // every event of the address contains it
+	var mark, own []byte // every event of the address contains one of them
+	var uid string
 	if r.Address != "" {
 		mark, _ = json.Marshal(r.Address)
+		own = mark
+		if rec := e.current(r.Address); rec != nil { // also what was before it came to this address
+			uid = rec.UID
+			own, _ = json.Marshal(uid)
+		}
 	}
 	err := e.store.View(func(tx state.Tx) error {
 		return tx.Each(state.History, func(key string, doc []byte) error {
@@ -77,14 +83,14 @@ func (e *Engine) events(r EventsRequest) (*EventsResult, error) {
 				return nil
 			}
 			res.Next = seq
-			if !bytes.Contains(doc, mark) {
+			if !bytes.Contains(doc, mark) && !bytes.Contains(doc, own) {
 				return nil
 			}
 			var ev Event
 			if err := json.Unmarshal(doc, &ev); err != nil {
 				return err
 			}
-			if (r.Address != "" && ev.Address != r.Address) || (len(r.Types) > 0 && !slices.Contains(r.Types, ev.Type)) || ev.At.Before(r.Since) {
+			if (r.Address != "" && ev.Address != r.Address && (uid == "" || ev.UID != uid)) || (len(r.Types) > 0 && !slices.Contains(r.Types, ev.Type)) || ev.At.Before(r.Since) {
 				return nil
 			}
 			ev.Seq = seq

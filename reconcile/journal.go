@@ -28,6 +28,7 @@ const (
 	opDelete  Op = "delete"  // a whole sandbox, network or volume; the record goes last
 	opNetwork Op = "network" // make or mend a network
 	opVolume  Op = "volume"  // make a volume
+	opForget  Op = "forget"  // give a sandbox up: mark what is on the host, then drop the record
 )
 
 // Intent is what was begun: durable before the host is touched, gone with the
@@ -169,7 +170,11 @@ func (e *actor) recoverAll(ctx context.Context, open []Intent) {
 	for i := range open {
 		in := &open[i]
 		err := error(errBusyLane)
-		if release, holder := e.lanes.try(in.Address, "recover", e.by); holder == nil {
+		address := in.Address
+		if rec, ok := e.sandboxOf(in); ok && in.Kind == "sandbox" {
+			address = rec.Address
+		}
+		if release, holder := e.lanes.try(address, "recover", e.by); holder == nil {
 			e.log.Info("recovering", "op", in.Op, "address", in.Address, "begun", in.At)
 			err = e.recoverOne(ctx, in)
 			release()
@@ -206,8 +211,8 @@ func (e *actor) recoverOne(ctx context.Context, in *Intent) error {
 		// the record stands.
 		return e.end(in, nil)
 	}
-	rec, ok := e.sandbox(in.Address)
-	if !ok || rec.UID != in.UID {
+	rec, ok := e.sandboxOf(in)
+	if !ok {
 		// The record is gone or another: only the intent's own instance is ours.
 		if in.Instance != "" && (in.Op == opCreate || in.Op == opRemove || in.Op == opDelete) {
 			if err := e.host.Remove(ctx, in.Instance); err != nil {
@@ -237,9 +242,27 @@ func (e *actor) recoverOne(ctx context.Context, in *Intent) error {
 			return e.end(in, nil)
 		}
 		return e.finishUpdate(ctx, in, rec)
+	case opForget:
+		return recorded(e.finishForget(ctx, in, rec))
 	default:
 		return e.end(in, nil)
 	}
+}
+
+// sandboxOf is the record that an intent is about, wherever a move has brought it
+// since.
+func (e *Engine) sandboxOf(in *Intent) (*plan.Sandbox, bool) {
+	if rec, ok := e.sandbox(in.Address); ok && rec.UID == in.UID {
+		return rec, true
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, rec := range e.records.Sandboxes {
+		if rec.UID == in.UID && in.UID != "" {
+			return copySandbox(rec), true
+		}
+	}
+	return nil, false
 }
 
 // recorded is for steps that close their intent even when they fail, having

@@ -180,6 +180,12 @@ func (h mortalHost) Update(ctx context.Context, in runtime.Instance) error {
 func (h mortalHost) Repair(ctx context.Context, in runtime.Instance) error {
 	return h.call(func() error { return h.Host.Repair(ctx, in) })
 }
+func (h mortalHost) Release(ctx context.Context, id string) error {
+	return h.call(func() error { return h.Host.Release(ctx, id) })
+}
+func (h mortalHost) Reclaim(ctx context.Context, id string) error {
+	return h.call(func() error { return h.Host.Reclaim(ctx, id) })
+}
 func (h mortalHost) Remove(ctx context.Context, id string) error {
 	return h.call(func() error { return h.Host.Remove(ctx, id) })
 }
@@ -364,8 +370,14 @@ func (l *lab) tidy(e *Engine) {
 		want["volume "+v.ID] = true
 	}
 	have := map[string]bool{}
-	for id := range o.Instances {
+	for id, in := range o.Instances {
 		have["instance "+id] = true
+		if in.Released { // left alone, with what it stands on
+			want["instance "+id], want["network "+in.Network] = true, in.Network != ""
+			for _, m := range in.Mounts {
+				want["volume "+m.Source] = m.Kind == "volume"
+			}
+		}
 	}
 	for id := range o.Networks {
 		have["network "+id] = true
@@ -379,7 +391,7 @@ func (l *lab) tidy(e *Engine) {
 		}
 	}
 	for x := range want {
-		if !have[x] && !strings.HasPrefix(x, "instance") {
+		if want[x] && !have[x] && !strings.HasPrefix(x, "instance") {
 			l.t.Errorf("on record, not on the host: %s", x)
 		}
 	}

@@ -103,6 +103,21 @@ func (e *Engine) writeNotes() {
 	}
 }
 
+// noteNow writes the note of what is about to leave the records, and with them what it
+// stands on: none is written later.
+func (e *Engine) noteNow(rec *plan.Sandbox) error {
+	n := &e.notes
+	n.pen.Lock()
+	defer n.pen.Unlock()
+	n.mu.Lock()
+	delete(n.waiting, rec.Instance.ID)
+	if n.last == nil {
+		n.waiting, n.last, n.seed = map[string]*plan.Sandbox{}, map[string]uint64{}, maphash.MakeSeed()
+	}
+	n.mu.Unlock()
+	return e.writeNote(rec)
+}
+
 func (e *Engine) writeNote(rec *plan.Sandbox) error {
 	id := rec.Instance.ID
 	doc, err := json.Marshal(e.noteOf(rec))

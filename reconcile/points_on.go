@@ -98,6 +98,10 @@ func (p pointed) Release(ctx context.Context, id string) error {
 	return failpoint.Step("engine.instance.release", func() error { return p.host.Release(ctx, id) })
 }
 
+func (p pointed) Reclaim(ctx context.Context, id string) error {
+	return failpoint.Step("engine.instance.reclaim", func() error { return p.host.Reclaim(ctx, id) })
+}
+
 func (p pointed) CopyIn(ctx context.Context, id, path string, r io.Reader) error {
 	return failpoint.Step("engine.files.copyin", func() error { return p.host.CopyIn(ctx, id, path, r) })
 }

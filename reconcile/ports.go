@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"pinfold/config"
@@ -33,6 +34,7 @@ type ports struct {
 type served struct {
 	port   plan.Port
 	server io.Closer
+	of     *atomic.Pointer[string] // the sandbox's address, which a renaming changes under the server
 }
 
 // follow opens and closes listeners as the record asks; nil: the sandbox is gone.
@@ -55,7 +57,7 @@ func (p *ports) follow(address string, rec *plan.Sandbox) {
 		if _, have := p.of[address][name]; have || port.Host == 0 {
 			continue
 		}
-		server, err := p.listen(address, name, port)
+		s, err := p.listen(address, name, port)
 		if err != nil {
 			p.a.complain(address, "cannot serve a published port", err, "port", name)
 			continue
@@ -66,7 +68,7 @@ func (p *ports) follow(address string, rec *plan.Sandbox) {
 		if p.of[address] == nil {
 			p.of[address] = map[string]served{}
 		}
-		p.of[address][name] = served{port, server}
+		p.of[address][name] = s
 	}
 	if len(p.of[address]) == 0 {
 		delete(p.of, address)
@@ -107,14 +109,39 @@ func (p *ports) Close() {
 	p.of = nil
 }
 
-func (p *ports) listen(address, name string, port plan.Port) (io.Closer, error) {
+func (p *ports) listen(address, name string, port plan.Port) (served, error) {
 	f, err := forwardOf(address, name, port)
 	if err != nil {
-		return nil, err
+		return served{}, err
 	}
-	return p.a.host.Publish(f,
-		func(ctx context.Context) (net.Conn, error) { return p.a.connect(ctx, address, port) },
-		func() { p.a.passing(address) })
+	of := new(atomic.Pointer[string])
+	of.Store(&address)
+	server, err := p.a.host.Publish(f,
+		func(ctx context.Context) (net.Conn, error) {
+			for {
+				now := of.Load()
+				c, err := p.a.connect(ctx, *now, port)
+				if err == nil || of.Load() == now {
+					return c, err
+				}
+				// It was renamed meanwhile.
+			}
+		},
+		func() { p.a.passing(*of.Load()) })
+	return served{port, server, of}, err
+}
+
+// rename follows sandboxes to new addresses; what is connected stays so.
+func (p *ports) rename(to map[string]string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	renameKeys(p.of, to)
+	renameKeys(p.held, to)
+	for _, address := range to {
+		for _, s := range p.of[address] {
+			s.of.Store(&address)
+		}
+	}
 }
 
 // connectPause is how long a connection waits between tries while a process that

@@ -396,7 +396,7 @@ func (e *actor) freezer(ctx context.Context, rec *plan.Sandbox, op Op, act func(
 		return e.stepFailed(rec, in, fmt.Errorf("cannot %s %s: %w", op, rec.Address, err), nil)
 	}
 	if op == opPause {
-		e.execs.paused(rec.Address)
+		e.execs.paused(rec)
 	}
 	rec.Instance.Phase = phase
 	if phase == plan.Running {

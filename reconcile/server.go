@@ -302,6 +302,10 @@ func (s *server) dispatch(ctx context.Context, cancel context.CancelFunc, ses *s
 		answer(ses, call, func(r BackupRequest) (any, error) { return s.backup(ctx, call, r) })
 	case "gc":
 		answer(ses, call, func(r GCRequest) (any, error) { return s.e.GC(ctx, r) })
+	case "state-move":
+		answer(ses, call, func(r StateMoveRequest) (any, error) { return s.e.StateMove(ctx, r) })
+	case "state-remove":
+		answer(ses, call, func(r StateRemoveRequest) (any, error) { return s.e.StateRemove(ctx, r) })
 	default:
 		ses.fail(&Error{Kind: Invalid, Message: fmt.Sprintf("this agent does not know %q; it is another version", call.Method)}, nil)
 	}

@@ -57,6 +57,10 @@ type Service interface {
 	// GC removes what the journal proves half-made, and tells of what has this state's
 	// mark without a record, or a record without being on the host.
 	GC(ctx context.Context, r GCRequest) (*GCResult, error)
+	// StateMove gives records other addresses, StateRemove forgets some and leaves what
+	// they speak of on the host. Neither touches a process.
+	StateMove(ctx context.Context, r StateMoveRequest) (*StateMoveResult, error)
+	StateRemove(ctx context.Context, r StateRemoveRequest) (*StateRemoveResult, error)
 	// Status tells who serves: this process or an agent.
 	Status(ctx context.Context) (*ServiceStatus, error)
 	Close() error

@@ -157,7 +157,7 @@ func (e *Engine) writeStatus(w *write, rec *plan.Sandbox, st *plan.Status, s *si
 			w.event(e.eventOf(rec, typ, why, message))
 			w.bump = true
 			if st.Phase == plan.Paused { // by something else than pinfold
-				e.execs.paused(rec.Address)
+				e.execs.paused(rec)
 			}
 		}
 		i.Phase, i.StoppedBy = st.Phase, st.StoppedBy

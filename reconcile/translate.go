@@ -169,6 +169,14 @@ func seenOf(s runtime.InstanceState) plan.Seen {
 		PID: s.Process.PID, StartTime: s.Process.StartTime, Started: s.Started,
 		Frozen: s.Frozen, Dying: s.Dying, OOMKills: s.OOMKills, Missing: s.Missing,
 	}
+	if s.Released {
+		seen.Network = s.Network
+		for _, m := range s.Mounts {
+			if m.Kind == "volume" {
+				seen.Volumes = append(seen.Volumes, m.Source)
+			}
+		}
+	}
 	if s.Outcome != nil {
 		seen.Outcome = outcomeOf(s.Outcome, "")
 	}
@@ -235,8 +243,12 @@ func (e *Engine) image(address string) (*plan.Image, bool) {
 func (e *Engine) exports() config.Exports {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	x := make(config.Exports, len(e.records.Sandboxes)+len(e.records.Networks))
-	for a, s := range e.records.Sandboxes {
+	return exportsOf(&e.records)
+}
+
+func exportsOf(r *plan.Records) config.Exports {
+	x := make(config.Exports, len(r.Sandboxes)+len(r.Networks))
+	for a, s := range r.Sandboxes {
 		if s.Instance == nil {
 			continue
 		}
@@ -252,12 +264,12 @@ func (e *Engine) exports() config.Exports {
 		}
 		x[a] = ex
 	}
-	for a, n := range e.records.Networks {
+	for a, n := range r.Networks {
 		if n.Made {
 			x[a] = config.Export{CIDR: n.CIDR.String(), Gateway: n.Gateway.String()}
 		}
 	}
-	for a, i := range e.records.Images {
+	for a, i := range r.Images {
 		x[a] = config.Export{Digest: i.Digest}
 	}
 	return x

@@ -451,6 +451,9 @@ func byVerb(runs []run) (groups [][]run) {
 // unpassed are the failpoints of the source that no verb has to pass, and why.
 var unpassed = map[string]string{
 	"engine.instance.release":  releases,
+	"engine.instance.reclaim":  releases,
+	"host.release.unmark":      releases,
+	"host.release.forget":      releases,
 	"host.release.mark":        releases,
 	"host.release.sync":        releases,
 	"engine.rundir.keep":       "an agent makes the run dir again that was removed under it",
