@@ -219,6 +219,20 @@ func (e *engine) GC(_ context.Context, r reconcile.GCRequest) (*reconcile.GCResu
 	return e.collected, e.err
 }
 
+func (e *engine) StateMove(_ context.Context, r reconcile.StateMoveRequest) (*reconcile.StateMoveResult, error) {
+	e.asked = append(e.asked, fmt.Sprintf("mv %s %s dry=%t", r.From, r.To, r.DryRun))
+	return &reconcile.StateMoveResult{DryRun: r.DryRun, Moved: []reconcile.Readdress{{Kind: "sandbox", From: r.From, To: r.To, ID: "0123456789ab"}}, Serial: 7}, e.err
+}
+
+func (e *engine) StateRemove(_ context.Context, r reconcile.StateRemoveRequest) (*reconcile.StateRemoveResult, error) {
+	e.asked = append(e.asked, fmt.Sprintf("rm %s dry=%t", strings.Join(r.Addresses, " "), r.DryRun))
+	res := &reconcile.StateRemoveResult{DryRun: r.DryRun, Serial: 7}
+	for _, a := range r.Addresses {
+		res.Removed = append(res.Removed, reconcile.Removed{Kind: "sandbox", Address: a, ID: "0123456789ab"})
+	}
+	return res, e.err
+}
+
 func (e *engine) Outputs(context.Context) ([]config.Output, error) { return e.outputs, e.err }
 func (e *engine) Status(context.Context) (*reconcile.ServiceStatus, error) {
 	return &reconcile.ServiceStatus{}, e.err

@@ -11,6 +11,7 @@ import (
 
 	"pinfold/config"
 	"pinfold/reconcile"
+	"pinfold/reconcile/plan"
 )
 
 // typed is a command line up to the word that is to be completed.
@@ -185,6 +186,9 @@ func (r *run) candidates(ctx context.Context, root *cli.Command, t *typed, value
 	case name == "show" && first && slices.Contains(t.given, "effective"):
 		_, sandboxes := r.declared()
 		return addressCandidates(value, sandboxes)
+	case name == "rm", name == "mv" && len(t.args) < 2:
+		others, _ := r.declared()
+		return kindCandidates(append(r.recorded(ctx), others...))
 	case name == "output" && first:
 		return r.outputCandidates(ctx)
 	case name == "help" && first:
@@ -255,11 +259,16 @@ func (r *run) flagValues(ctx context.Context, flag, value string) (out []candida
 		if flag != "replace" {
 			all = append(all, others...)
 		}
-		slices.Sort(all)
-		for _, address := range slices.Compact(all) {
-			kind, _, _ := strings.Cut(address, ".")
-			out = append(out, candidate{address, kind})
-		}
+		out = kindCandidates(all)
+	}
+	return out
+}
+
+// kindCandidates are addresses, each once, with what they are of.
+func kindCandidates(all []string) (out []candidate) {
+	slices.Sort(all)
+	for _, address := range slices.Compact(all) {
+		out = append(out, candidate{address, plan.KindOf(address)})
 	}
 	return out
 }

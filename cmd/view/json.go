@@ -38,6 +38,9 @@ type planChange struct {
 	After        json.RawMessage `json:"after"`
 	ReplacePaths []string        `json:"replace_paths"`
 
+	PreviousAddress *string `json:"previous_address"` // of a move
+	ID              *string `json:"id"`               // of an import: of the instance, network or volume
+
 	Kind      string      `json:"kind"`
 	Origin    plan.Origin `json:"origin"`
 	Unknown   []string    `json:"unknown"`
@@ -85,7 +88,12 @@ func planOf(r *reconcile.PlanResult, extra config.Diagnostics) planDocument {
 		doc.WakeAt = &p.WakeAt
 	}
 	for _, c := range p.Changes {
+		id := ""
+		if c.Action == plan.ActImport {
+			id = c.Instance
+		}
 		doc.Changes = append(doc.Changes, planChange{
+			PreviousAddress: orNull(c.From), ID: orNull(id),
 			Address: c.Address, Action: c.Action, Cause: c.Cause, Consequence: c.Consequence,
 			Before: c.Before, After: c.After, ReplacePaths: list(c.ReplacePaths),
 			Kind: c.Kind, Origin: c.Origin, Unknown: list(c.Unknown), DependsOn: list(c.DependsOn),

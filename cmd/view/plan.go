@@ -47,6 +47,14 @@ func (s *Screen) headline(c *plan.Change) string {
 	if i := strings.IndexAny(done, ",:"); i >= 0 {
 		done, rest = done[:i], done[i:]
 	}
+	// Terraform's words, where it has the same.
+	switch {
+	case c.Action == plan.ActMove:
+		return "  " + s.paint(bold, "# "+oneLine(c.From)) + " has " + s.paint(words.color, "moved") + " to " + s.paint(bold, oneLine(c.Address))
+	case c.Action == plan.ActForget && c.Reason == plan.Released:
+		return "  " + s.paint(bold, "# "+oneLine(c.Address)) + " will " + s.paint(words.color, "no longer be managed by pinfold") + ", but will not be destroyed" +
+			rest + "      " + s.paint(dim, "("+oneLine(c.Cause)+")")
+	}
 	cause := ""
 	if c.Cause != "" {
 		cause = "      " + s.paint(dim, "("+oneLine(c.Cause)+")")
