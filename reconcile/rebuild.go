@@ -177,6 +177,7 @@ func salvage(ctx context.Context, h runtime.Host, lineage string, now time.Time)
 		s.unknown = append(s.unknown, "what was renewed, held or changed in the last moment before the loss, if its note was not written yet")
 	}
 	s.unknown = append(s.unknown, "outputs, history, and which sandboxes had ended for good: the next apply evaluates outputs anew, and makes again what is declared and not listed here",
+		"whether moved blocks that trade names were followed before: take them out of the files before the next apply",
 		"which directory the state belongs to: the next apply binds it to its own")
 	for _, address := range sortedKeys(s.records.Sandboxes) {
 		rec := s.records.Sandboxes[address]

@@ -431,3 +431,38 @@ func TestStateCommandsThroughTheSocket(t *testing.T) {
 	stop()
 	l.end(e)
 }
+
+// What refresh-only finds is told, with its exit code, for as long as it is not on
+// record; what was recorded is no news, though it has still to be mended.
+func TestRefreshOnlyIsDoneOnce(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		l := newLab(t, map[string]string{"main.hcl": twoSandboxes})
+		e := l.open("apply")
+		l.apply(e, plan.Options{})
+		refresh := func() *plan.Plan {
+			t.Helper()
+			res, err := e.Plan(context.Background(), PlanRequest{Source: l.source(), Options: plan.Options{RefreshOnly: true}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return res.Plan
+		}
+		if p := refresh(); len(p.Refresh) > 0 || len(p.Drift) > 0 {
+			t.Errorf("in order: %q, %v", p.Refresh, p.Drift)
+		}
+		n, _ := e.network("network.n")
+		l.world.KillMain(l.id(e, "sandbox.a"), 9)
+		l.world.Break(l.id(e, "sandbox.b"), "link")
+		l.world.BreakNetwork(n.ID, "rules")
+		for round, want := range [][]string{{"sandbox.a", "sandbox.b"}, nil} {
+			p := refresh()
+			if !slices.Equal(p.Refresh, want) || len(p.Drift) != 3 || len(p.Changes) > 0 {
+				t.Errorf("round %d: to be recorded %q, want %q; drift %v", round, p.Refresh, want, p.Drift)
+			}
+			l.apply(e, plan.Options{RefreshOnly: true})
+		}
+		l.apply(e, plan.Options{})
+		l.nothingToDo(e)
+		l.end(e)
+	})
+}

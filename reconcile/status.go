@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -115,17 +114,6 @@ func (s *sight) status(rec *plan.Sandbox, now time.Time) plan.Status {
 	return plan.StatusOf(rec, seen, there, s.BootID, now)
 }
 
-// differs tells whether the record says something else than st.
-func differs(rec *plan.Sandbox, st *plan.Status) bool {
-	if i := rec.Instance; i != nil {
-		if i.Phase != st.Phase || i.StoppedBy != st.StoppedBy || (st.Outcome != nil && i.Outcome == nil) ||
-			(st.Rebind != "" && st.Rebind != i.ID) || (alive(st.Phase) && st.PID != 0 && (st.PID != i.PID || st.StartTime != i.StartTime)) {
-			return true
-		}
-	}
-	return st.Conditions != nil && !slices.Equal(rec.Conditions, st.Conditions)
-}
-
 // alive tells whether an instance in this phase has a PID 1.
 func alive(p plan.Phase) bool {
 	return p == plan.Created || p == plan.Running || p == plan.Paused
@@ -196,7 +184,7 @@ func describeOutcome(o *plan.Outcome) string {
 // the host (cgroup, network namespace, ports) is released before its end is on
 // record, so that no crash leaves it behind.
 func (e *actor) take(ctx context.Context, rec *plan.Sandbox, st *plan.Status, s *sight) (*plan.Sandbox, error) {
-	if !differs(rec, st) {
+	if !plan.Differs(rec, st) {
 		return rec, nil
 	}
 	rec = copySandbox(rec)
@@ -233,7 +221,7 @@ func (e *actor) takeAll(ctx context.Context, status map[string]plan.Status, reco
 		if skip != nil && skip(address) {
 			continue
 		}
-		if !differs(rec, &st) {
+		if !plan.Differs(rec, &st) {
 			if e.current(address) == rec {
 				now[address] = rec
 			}

@@ -55,6 +55,7 @@ type planDocument struct {
 	Changes       []planChange       `json:"changes"`
 	Drift         []plan.Drift       `json:"drift"`
 	Notes         []string           `json:"notes"`
+	Refresh       []string           `json:"refresh"` // with -refresh-only: sandboxes of which something else is recorded than seen
 	Summary       plan.Summary       `json:"summary"`
 	WakeAt        *time.Time         `json:"wake_at"`
 	Diagnostics   config.Diagnostics `json:"diagnostics"`
@@ -78,6 +79,7 @@ func planOf(r *reconcile.PlanResult, extra config.Diagnostics) planDocument {
 		Changes:       []planChange{},
 		Drift:         list(p.Drift),
 		Notes:         list(p.Notes),
+		Refresh:       list(p.Refresh),
 		Summary:       p.Summary,
 		Diagnostics:   list(Merge(extra, PlanDiagnostics(r))),
 		Digest:        r.Digest,

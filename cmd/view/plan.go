@@ -146,8 +146,8 @@ func (s *Screen) Plan(r *reconcile.PlanResult, destroy bool) {
 	}
 	s.outputChanges(outputs)
 	switch {
-	case p.RefreshOnly && len(p.Drift) > 0:
-		s.Printf("%s What is said above is recorded by apply -refresh-only, which changes nothing on the host.\n", s.paint(bold, "Plan:"))
+	case p.RefreshOnly && len(p.Refresh) > 0:
+		s.Printf("%s What is seen of %s is recorded by apply -refresh-only, which changes nothing on the host.\n", s.paint(bold, "Plan:"), oneLine(some(p.Refresh)))
 	case p.RefreshOnly:
 		s.Printf("%s The records say what is on the host.\n", s.paint(green, s.paint(bold, "No changes.")))
 	case len(shown) == 0 && len(outputs) == 0 && destroy:
@@ -162,6 +162,15 @@ func (s *Screen) Plan(r *reconcile.PlanResult, destroy bool) {
 	for _, note := range p.Notes {
 		s.Printf("%s %s\n", s.paint(bold, "Note:"), oneLine(note))
 	}
+}
+
+// some names the first few of many.
+func some(addresses []string) string {
+	const few = 3
+	if n := len(addresses); n > few {
+		return strings.Join(addresses[:few], ", ") + fmt.Sprintf(" and %d more", n-few)
+	}
+	return strings.Join(addresses, ", ")
 }
 
 // summary is the counts of a plan, without "Plan:".
@@ -193,10 +202,10 @@ func (s *Screen) outputChanges(outputs []*plan.Change) {
 }
 
 // Changes reports whether a plan would do anything, for -detailed-exitcode:
-// computed from the list of actions. What was found changed on the host counts
-// only where recording it is all that was asked for.
+// computed from the list of actions or, where recording what is seen is all that was
+// asked for, from what there is to record.
 func Changes(p *plan.Plan) bool {
-	return p != nil && (!p.Empty() || p.RefreshOnly && len(p.Drift) > 0)
+	return p != nil && (!p.Empty() || p.RefreshOnly && len(p.Refresh) > 0)
 }
 
 // Steps counts what an apply of the plan reports the progress of.

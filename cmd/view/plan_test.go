@@ -95,9 +95,9 @@ func TestPlanOfNoopsOnly(t *testing.T) {
 
 // A plan that only records says so, and never that the host is as declared.
 func TestPlanOfRefreshOnly(t *testing.T) {
-	r := &reconcile.PlanResult{Plan: &plan.Plan{RefreshOnly: true, Drift: []plan.Drift{{Address: "sandbox.a", What: "exited with code 3"}}}}
+	r := &reconcile.PlanResult{Plan: &plan.Plan{RefreshOnly: true, Refresh: []string{"sandbox.a"}, Drift: []plan.Drift{{Address: "sandbox.a", What: "exited with code 3"}}}}
 	golden(t, "plan_refresh_only.txt", shown(false, 0, func(s *Screen) { s.Plan(r, false) }))
-	r.Plan.Drift = nil
+	r.Plan.Drift, r.Plan.Refresh = nil, nil
 	if got, want := string(shown(false, 0, func(s *Screen) { s.Plan(r, false) })), "No changes. The records say what is on the host.\n"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
@@ -190,7 +190,8 @@ func TestChanges(t *testing.T) {
 		{"repair", only(plan.ActRepair), true},
 		{"output only", &plan.Plan{Changes: []plan.Change{{Kind: "output", Action: plan.ActUpdate}}}, true},
 		{"drift alone explains", &plan.Plan{Drift: []plan.Drift{{Address: "sandbox.a"}}}, false},
-		{"drift to be recorded", &plan.Plan{RefreshOnly: true, Drift: []plan.Drift{{Address: "sandbox.a"}}}, true},
+		{"drift that is on record", &plan.Plan{RefreshOnly: true, Drift: []plan.Drift{{Address: "sandbox.a"}}}, false},
+		{"something to be recorded", &plan.Plan{RefreshOnly: true, Refresh: []string{"sandbox.a"}}, true},
 		{"nothing to be recorded", &plan.Plan{RefreshOnly: true}, false},
 	} {
 		if got := Changes(c.plan); got != c.want {

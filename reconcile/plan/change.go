@@ -118,8 +118,10 @@ type Plan struct {
 	Summary Summary            `json:"summary"`
 	WakeAt  time.Time          `json:"wake_at,omitzero"` // the planner wants to look again then; zero: nothing is due
 	Diags   config.Diagnostics `json:"diagnostics"`      // refused changes, caps; with an error nothing may be applied
-	// RefreshOnly: only what was seen is to be recorded; there are no changes.
-	RefreshOnly bool `json:"refresh_only,omitempty"`
+	// RefreshOnly: only what was seen is to be recorded; there are no changes. Refresh
+	// lists the sandboxes of which the record says something else, by address.
+	RefreshOnly bool     `json:"refresh_only,omitempty"`
+	Refresh     []string `json:"refresh,omitempty"`
 	// Records are those that the plan speaks of: the input's, after its moves and
 	// imports, which come first among Changes and are carried out before all else.
 	Records Records `json:"-"`

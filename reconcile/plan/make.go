@@ -67,6 +67,7 @@ func Make(in Input) *Plan {
 	}
 	if in.Options.RefreshOnly {
 		clear(w.steps)
+		w.refresh()
 	} else {
 		w.keepUsed()
 		w.outputs()
@@ -82,6 +83,15 @@ func Make(in Input) *Plan {
 	slices.Sort(w.plan.Notes)
 	slices.SortStableFunc(w.plan.Diags, func(a, b config.Diagnostic) int { return strings.Compare(a.Address, b.Address) })
 	return w.plan
+}
+
+// refresh lists what there is to record of what was seen.
+func (w *walk) refresh() {
+	for _, a := range sortedKeys(w.plan.Status) {
+		if st := w.plan.Status[a]; Differs(w.in.Records.Sandboxes[a], &st) {
+			w.plan.Refresh = append(w.plan.Refresh, a)
+		}
+	}
 }
 
 // walk is one Make under way.

@@ -1,6 +1,9 @@
 package plan
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Why an instance is stopped (Instance.StoppedBy).
 const (
@@ -96,6 +99,17 @@ func killed(rec *Sandbox) (stoppedBy, reason string) {
 		return ByStop, "stopped"
 	}
 	return BySuspend, "suspended"
+}
+
+// Differs reports whether the record of a sandbox says something else than st.
+func Differs(rec *Sandbox, st *Status) bool {
+	if i := rec.Instance; i != nil {
+		if i.Phase != st.Phase || i.StoppedBy != st.StoppedBy || (st.Outcome != nil && i.Outcome == nil) ||
+			(st.Rebind != "" && st.Rebind != i.ID) || (st.Phase.live() && st.PID != 0 && (st.PID != i.PID || st.StartTime != i.StartTime)) {
+			return true
+		}
+	}
+	return st.Conditions != nil && !slices.Equal(rec.Conditions, st.Conditions)
 }
 
 // ownEnd reports whether the process ended by itself: no drift, and nothing is
