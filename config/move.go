@@ -47,6 +47,22 @@ func splitStep(address string) (s addressStep) {
 	return s
 }
 
+// Covers reports whether the block is about an address: step by step what From names, or
+// something in it. A step without a key stands for all instances, of modules on the way too.
+func (r Removal) Covers(address string) bool {
+	for from := r.From; from != ""; {
+		if address == "" {
+			return false
+		}
+		want, have := splitStep(from), splitStep(address)
+		if want.text != have.text || want.key != "" && want.key != have.key {
+			return false
+		}
+		from, address = want.rest, have.rest
+	}
+	return r.From != "" && (address == "" || namesModule(r.From))
+}
+
 // Apply gives the address that the move makes of one, and whether it is concerned at
 // all. A move between resources or modules without keys takes all their instances
 // along; once one side has a key, the other without one is the single instance of a

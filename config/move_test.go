@@ -120,3 +120,31 @@ func TestMovesCarryWhatTheyCover(t *testing.T) {
 		}
 	})
 }
+
+func TestRemovalCovers(t *testing.T) {
+	for _, tt := range []struct {
+		from, address string
+		want          bool
+	}{
+		{"sandbox.a", "sandbox.a", true},
+		{"sandbox.a", `sandbox.a["x.y]"]`, true},
+		{"sandbox.a", "sandbox.ab", false},
+		{"sandbox.a", "module.m.sandbox.a", false},
+		{`sandbox.a["x"]`, `sandbox.a["x"]`, true},
+		{`sandbox.a["x"]`, `sandbox.a["y"]`, false},
+		{`sandbox.a["x"]`, "sandbox.a", false},
+		{"module.m.sandbox.a", `module.m["k"].sandbox.a[0]`, true},
+		{`module.m["k"].sandbox.a`, `module.m["k"].sandbox.a[0]`, true},
+		{`module.m["k"].sandbox.a`, `module.m["l"].sandbox.a[0]`, false},
+		{"module.m", `module.m["k"].module.n[1].sandbox.a[0]`, true},
+		{"module.m.module.n", `module.m["k"].module.n[1].volume.v`, true},
+		{"module.m.module.n", `module.m["k"].sandbox.n`, false},
+		{"module.m", "module.mm.sandbox.a", false},
+		{"sandbox.a", "", false},
+		{"", "sandbox.a", false},
+	} {
+		if got := (Removal{From: tt.from}).Covers(tt.address); got != tt.want {
+			t.Errorf("removed %q about %q: %t, want %t", tt.from, tt.address, got, tt.want)
+		}
+	}
+}

@@ -22,6 +22,8 @@ type scenario struct {
 	verb   func(e *Engine) error   // the work; nil: apply
 	layer  string                  // a file that sandbox.a's layer must have in the end
 	phases string                  // what List says in the end
+	told   func(e *Engine) string  // configuration that goes before after, by what is there once break_ is done
+	leaves bool                    // something is left on the host for good
 }
 
 const base = `
@@ -94,12 +96,32 @@ var scenarios = []scenario{
 	{name: "stop", before: sandboxA(""), verb: act("stop"), layer: "/log"},
 	{name: "resume", before: sandboxA(""), break_: func(l *lab, e *Engine) { l.act(e, "pause", "sandbox.a") }, verb: act("resume"), layer: "/log"},
 	{name: "start", before: sandboxA(""), break_: func(l *lab, e *Engine) { l.act(e, "stop", "sandbox.a") }, verb: act("start"), layer: "/log"},
+	{name: "move", before: rename(sandboxA(""), `"a"`, `"x"`, "sandbox.a", "sandbox.x", `"n"`, `"m"`, "network.n", "network.m", `"data"`, `"store"`, "volume.data", "volume.store"),
+		after: moved("sandbox.x", "sandbox.a") + moved("network.m", "network.n") + moved("volume.store", "volume.data") + sandboxA(`labels = { x = "y" }`),
+		layer: "/log", phases: "a running, b running"},
+	{name: "swap", before: sandboxA(""), after: moved("sandbox.a", "sandbox.b") + moved("sandbox.b", "sandbox.a") + rename(sandboxA(""), `"a"`, `"b"`, `"b"`, `"a"`, "sandbox.a", "sandbox.b"),
+		phases: "a running, b running"},
+	{name: "removed", before: sandboxA(""), after: removed("sandbox.a") + base + box("b", "network { name = network.n }"), phases: "b running", leaves: true},
+	{name: "removed with its ground", before: sandboxA(""), after: removed("sandbox.a") + "image \"base\" { source = \"host\" }\n", leaves: true},
+	{name: "import", before: sandboxA(""), break_: func(l *lab, e *Engine) { l.rm(e, "sandbox.a") }, told: func(e *Engine) string { return imported(givenUp(e), "sandbox.a") },
+		after: sandboxA(`labels = { x = "y" }`), layer: "/log", phases: "a running, b running"},
+	{name: "import with its ground", before: sandboxA(""), break_: func(l *lab, e *Engine) { l.rm(e, "sandbox.a", "sandbox.b", "network.n", "volume.data") },
+		told: func(e *Engine) string { return imported(givenUp(e), "sandbox.a") }, after: sandboxA(""), layer: "/log", phases: "a running, b running", leaves: true},
+	{name: "state mv", before: moved("sandbox.x", "sandbox.a") + sandboxA(""), verb: func(e *Engine) error {
+		_, err := e.StateMove(context.Background(), StateMoveRequest{From: "sandbox.a", To: "sandbox.x"})
+		return err
+	}, layer: "/log"},
+	{name: "state rm", before: sandboxA(""), verb: func(e *Engine) error {
+		_, err := e.StateRemove(context.Background(), StateRemoveRequest{Addresses: []string{"sandbox.a"}})
+		return err
+	}, layer: "/log", leaves: true},
 	{name: "release", before: sandboxA(""), break_: func(l *lab, e *Engine) { l.act(e, "stop", "sandbox.a") }, verb: act("release"), layer: "/log"},
 }
 
 // set-up brings a lab to where a scenario's work begins, and returns the engine.
 func (s *scenario) setUp(l *lab, m *mortal) *process {
 	l.quiet = true
+	told := ""
 	if s.before != "" {
 		l.main(s.before)
 		e := l.open("apply")
@@ -107,10 +129,13 @@ func (s *scenario) setUp(l *lab, m *mortal) *process {
 		if s.break_ != nil {
 			s.break_(l, e)
 		}
+		if s.told != nil {
+			told = s.told(e)
+		}
 		l.close(e)
 	}
 	if s.after != "" {
-		l.main(s.after)
+		l.main(told + s.after)
 	}
 	time.Sleep(s.wait)
 	l.world.ClearOps()
@@ -146,6 +171,34 @@ func (s *scenario) check(l *lab, e *Engine) {
 	}
 }
 
+// givenUp is the released instance that was sandbox.a's.
+func givenUp(e *Engine) string {
+	o, err := e.host.Observe(context.Background())
+	if err != nil {
+		return err.Error()
+	}
+	for id, s := range o.Instances {
+		if s.Released && s.Mark.Address == "sandbox.a" {
+			return id
+		}
+	}
+	return "nothing"
+}
+
+// end is lab.end, where what is left for good is taken from the host.
+func (s *scenario) end(l *lab, e *Engine) {
+	l.t.Helper()
+	if s.leaves {
+		l.destroy(e)
+		o, err := e.host.Observe(context.Background())
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		l.discard(e, sortedKeys(o.Instances)...)
+	}
+	l.end(e)
+}
+
 // point is where the process dies.
 type point struct {
 	commit int // the n-th update of the store, or
@@ -179,8 +232,11 @@ func TestCrash(t *testing.T) {
 					t.Fatal(err)
 				}
 				commits, calls = p.m.countN, p.m.hostN
+				if s.verb != nil {
+					l.apply(p.Engine, plan.Options{})
+				}
 				s.check(l, p.Engine)
-				l.end(p.Engine)
+				s.end(l, p.Engine)
 			})
 			if t.Failed() {
 				return
@@ -247,7 +303,7 @@ func crash(t *testing.T, s *scenario, at point, who string) {
 	// What only the files ask for is applied again.
 	l.apply(e, plan.Options{})
 	s.check(l, e)
-	l.end(e)
+	s.end(l, e)
 }
 
 // An intent whose end could not be recorded must not come back much later and be

@@ -12,7 +12,7 @@ import (
 // and written as fmt writes them.
 func TestPagesHaveValidExamples(t *testing.T) {
 	fenced := regexp.MustCompile("(?s)```hcl\n(.*?)```")
-	for page, least := range map[string]int{"lifecycle.md": 5, "start.md": 1, "agent.md": 0} {
+	for page, least := range map[string]int{"lifecycle.md": 5, "start.md": 1, "agent.md": 0, "moving.md": 5} {
 		text, err := os.ReadFile(filepath.Join("../../docs", page))
 		if err != nil {
 			t.Fatal(err)
@@ -48,7 +48,7 @@ func TestPagesHaveValidExamples(t *testing.T) {
 func TestPagesNameCommands(t *testing.T) {
 	root := (&run{App: New()}).root()
 	shown := regexp.MustCompile("(?m)(?:^    \\$ (?:sudo )?|`)pinfold ([a-z]+)")
-	for _, page := range []string{"docs/lifecycle.md", "docs/start.md", "docs/agent.md", "docs/state.md", "docs/commands.md", "README.md"} {
+	for _, page := range []string{"docs/lifecycle.md", "docs/start.md", "docs/agent.md", "docs/state.md", "docs/moving.md", "docs/commands.md", "README.md"} {
 		text, err := os.ReadFile(filepath.Join("../..", page))
 		if err != nil {
 			t.Fatal(err)

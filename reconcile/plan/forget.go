@@ -14,7 +14,7 @@ const Released = "released"
 // that it stays on the host.
 func (w *walk) givenUp(a string) bool {
 	return w.in.Desired != nil && !w.declared(a) && slices.ContainsFunc(w.in.Desired.Removals, func(r config.Removal) bool {
-		return !r.Destroy && config.Covers(r.From, a)
+		return !r.Destroy && r.Covers(a)
 	})
 }
 
