@@ -25,6 +25,7 @@ const (
 	walkSteps     = 5   // calls go through their arguments and results several times
 	blockSteps    = 100 // making a block
 	textStep      = 64  // bytes
+	yamlSteps     = 5   // making a node
 	pairsAStep    = 50  // comparisons of two types
 )
 
@@ -145,6 +146,9 @@ func (b *budget) meter(all map[string]function.Function) map[string]function.Fun
 				for _, a := range args {
 					n += steps(a, b.left) * walkSteps
 				}
+				if name == "yamldecode" { // which unfolds the text to tell its type
+					n += growth(name, args)
+				}
 				if err := b.spend(n); err != nil {
 					return cty.NilType, err
 				}
@@ -191,6 +195,8 @@ func growth(name string, args []cty.Value) int64 {
 		return args[i].AsString()
 	}
 	switch name {
+	case "yamldecode":
+		return yamlNodes(text(0)) * yamlSteps
 	case "setproduct":
 		n := int64(1)
 		for i := range args {

@@ -23,6 +23,7 @@ func (s *Source) Console(set Settings, ex Exports) (*Console, Diagnostics) {
 	open.Reads, open.Globs, open.unread = orEmpty(s.Reads), orEmpty(s.Globs), maps.Clone(s.unread)
 	ev := newEvaluation(&open, set, ex, &disk{source: &open, live: true, valueless: true})
 	ev.valueless, ev.console = true, true
+	ev.functions["type"] = typeFunc
 	ev.run()
 	return &Console{ev}, ev.sorted()
 }

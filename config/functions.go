@@ -49,7 +49,7 @@ var pureFunctions = map[string]function.Function{
 	"alltrue":         allTrueFunc,
 	"anytrue":         anyTrueFunc,
 	"chunklist":       stdlib.ChunklistFunc,
-	"coalesce":        stdlib.CoalesceFunc,
+	"coalesce":        coalesceFunc,
 	"coalescelist":    stdlib.CoalesceListFunc,
 	"compact":         stdlib.CompactFunc,
 	"concat":          stdlib.ConcatFunc,
@@ -92,18 +92,26 @@ var pureFunctions = map[string]function.Function{
 	"sensitive":    sensitiveFunc,
 
 	// encodings and hashes
-	"base64decode": base64DecodeFunc,
-	"base64encode": base64EncodeFunc,
-	"base64sha256": hashed(sha256Sum, base64Text),
-	"base64sha512": hashed(sha512Sum, base64Text),
-	"csvdecode":    stdlib.CSVDecodeFunc,
-	"jsondecode":   stdlib.JSONDecodeFunc,
-	"jsonencode":   stdlib.JSONEncodeFunc,
-	"md5":          hashed(md5Sum, hexText),
-	"sha1":         hashed(sha1Sum, hexText),
-	"sha256":       hashed(sha256Sum, hexText),
-	"sha512":       hashed(sha512Sum, hexText),
-	"urlencode":    urlEncodeFunc,
+	"base64decode":     base64DecodeFunc,
+	"base64encode":     base64EncodeFunc,
+	"base64gzip":       base64GzipFunc,
+	"base64sha256":     hashed(sha256Sum, base64Text),
+	"base64sha512":     hashed(sha512Sum, base64Text),
+	"csvdecode":        stdlib.CSVDecodeFunc,
+	"jsondecode":       stdlib.JSONDecodeFunc,
+	"jsonencode":       stdlib.JSONEncodeFunc,
+	"md5":              hashed(md5Sum, hexText),
+	"sha1":             hashed(sha1Sum, hexText),
+	"sha256":           hashed(sha256Sum, hexText),
+	"sha512":           hashed(sha512Sum, hexText),
+	"textdecodebase64": textDecodeBase64Func,
+	"textencodebase64": textEncodeBase64Func,
+	"urldecode":        urlDecodeFunc,
+	"urlencode":        urlEncodeFunc,
+	"uuidv5":           uuidV5Func,
+	"rsadecrypt":       rsaDecryptFunc,
+	"yamldecode":       yamlDecodeFunc,
+	"yamlencode":       yamlEncodeFunc,
 
 	// dates
 	"formatdate": stdlib.FormatDateFunc,
@@ -121,6 +129,9 @@ var pureFunctions = map[string]function.Function{
 	"dirname":  dirNameFunc,
 }
 
+// templateString is a function of texts only, but needs all others.
+const templateString = "templatestring"
+
 // diskFunctions read the disk, or depend on where the configuration lies.
 var diskFunctions = map[string]bool{
 	"abspath": true, "file": true, "filebase64": true, "fileexists": true, "fileset": true, "templatefile": true,
@@ -136,5 +147,6 @@ var functionNames = func() map[string]bool {
 	for name := range diskFunctions {
 		out[name] = true
 	}
+	out[templateString] = true
 	return out
 }()

@@ -77,6 +77,7 @@ func functions(d *disk, b *budget) map[string]function.Function {
 	out = b.meter(out)
 	inner := maps.Clone(out) // a template cannot read templates: that could go on for ever
 	out["templatefile"] = d.template(inner, b)
+	out[templateString] = templateOf(inner, b)
 	return out
 }
 
@@ -126,68 +127,87 @@ func (d *disk) function(f func([]byte) (string, error)) function.Function {
 
 // template is templatefile: a file as an HCL template over the given values.
 func (d *disk) template(inner map[string]function.Function, b *budget) function.Function {
-	parsed := map[string]hclsyntax.Expression{}
-	parse := func(path string) (hclsyntax.Expression, error) {
+	return templateFunction(d.fileParameter("path"), inner, b, func(path string) (text, name string, err error) {
 		key, _ := d.clean(path)
-		if expr, done := parsed[key]; done {
+		content, err := d.read(path)
+		if err == nil && !utf8.Valid(content) {
+			err = fmt.Errorf("template %s is not text in UTF-8", key)
+		}
+		return string(content), key, err
+	})
+}
+
+// templateOf is templatestring: a text as an HCL template over the given values.
+func templateOf(inner map[string]function.Function, b *budget) function.Function {
+	return templateFunction(function.Parameter{Name: "template", Type: cty.String}, inner, b, func(text string) (string, string, error) {
+		return text, "template", nil
+	})
+}
+
+// templateFunction renders the template that source gives for its first argument. A
+// template is parsed once.
+func templateFunction(first function.Parameter, inner map[string]function.Function, b *budget, source func(string) (text, name string, err error)) function.Function {
+	parsed := map[string]hclsyntax.Expression{}
+	parse := func(given string) (hclsyntax.Expression, error) {
+		if expr, done := parsed[given]; done {
 			return expr, nil
 		}
-		content, err := d.read(path)
+		text, name, err := source(given)
 		if err != nil {
 			return nil, err
 		}
-		if !utf8.Valid(content) {
-			return nil, fmt.Errorf("template %s is not text in UTF-8", key)
+		if _, deep := tooDeep([]byte(text)); deep {
+			return nil, fmt.Errorf("%s nests deeper than this program reads", name)
 		}
-		expr, diags := hclsyntax.ParseTemplate(content, key, hcl.InitialPos)
+		expr, diags := hclsyntax.ParseTemplate([]byte(text), name, hcl.InitialPos)
 		if diags.HasErrors() {
 			return nil, diags
 		}
 		expr = bound(expr)
-		parsed[key] = expr
+		parsed[given] = expr
 		return expr, nil
 	}
-	render := func(args []cty.Value) (cty.Value, error) {
-		if err := mustKnow(args[0]); err != nil {
-			return cty.NilVal, err
-		}
-		expr, err := parse(args[0].AsString())
-		if err != nil {
-			return cty.NilVal, err
-		}
-		vars := args[1]
-		if ty := vars.Type(); !ty.IsObjectType() && !ty.IsMapType() {
-			return cty.NilVal, function.NewArgErrorf(1, "an object with the template's variables is needed")
-		}
-		if !vars.IsKnown() {
-			return cty.DynamicVal, nil
-		}
-		scope := &hcl.EvalContext{Variables: map[string]cty.Value{}, Functions: inner}
-		for it := vars.ElementIterator(); it.Next(); {
-			key, v := it.Element()
-			scope.Variables[key.AsString()] = v
-		}
-		for _, t := range expr.Variables() {
-			if _, given := scope.Variables[t.RootName()]; !given {
-				rng := t.SourceRange()
-				return cty.NilVal, function.NewArgErrorf(1, "%s line %d uses %s, which is not among the given values%s",
-					rng.Filename, rng.Start.Line, t.RootName(), didYouMean(t.RootName(), slices.Collect(maps.Keys(scope.Variables))))
-			}
-		}
-		scope.Variables[budgetName] = b.value()
-		out, diags := expr.Value(scope)
-		if diags.HasErrors() {
-			return cty.NilVal, diags
-		}
-		return out, nil
-	}
 	return function.New(&function.Spec{
-		Params: []function.Parameter{
-			d.fileParameter("path"),
-			{Name: "vars", Type: cty.DynamicPseudoType, AllowUnknown: true},
-		},
+		Params: []function.Parameter{first, {Name: "vars", Type: cty.DynamicPseudoType, AllowUnknown: true}},
 		// A template of one ${…} alone has that value's type, so it is not fixed.
 		Type: function.StaticReturnType(cty.DynamicPseudoType),
-		Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) { return render(args) },
+		Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
+			if err := mustKnow(args[0]); err != nil {
+				return cty.NilVal, err
+			}
+			expr, err := parse(args[0].AsString())
+			if err != nil {
+				return cty.NilVal, err
+			}
+			return render(expr, args[1], inner, b)
+		},
 	})
+}
+
+// render evaluates a template over the attributes of vars.
+func render(expr hclsyntax.Expression, vars cty.Value, inner map[string]function.Function, b *budget) (cty.Value, error) {
+	if ty := vars.Type(); !ty.IsObjectType() && !ty.IsMapType() {
+		return cty.NilVal, function.NewArgErrorf(1, "an object with the template's variables is needed")
+	}
+	if !vars.IsKnown() {
+		return cty.DynamicVal, nil
+	}
+	scope := &hcl.EvalContext{Variables: map[string]cty.Value{}, Functions: inner}
+	for it := vars.ElementIterator(); it.Next(); {
+		key, v := it.Element()
+		scope.Variables[key.AsString()] = v
+	}
+	for _, t := range expr.Variables() {
+		if _, given := scope.Variables[t.RootName()]; !given {
+			rng := t.SourceRange()
+			return cty.NilVal, function.NewArgErrorf(1, "%s line %d uses %s, which is not among the given values%s",
+				rng.Filename, rng.Start.Line, t.RootName(), didYouMean(t.RootName(), slices.Collect(maps.Keys(scope.Variables))))
+		}
+	}
+	scope.Variables[budgetName] = b.value()
+	out, diags := expr.Value(scope)
+	if diags.HasErrors() {
+		return cty.NilVal, diags
+	}
+	return out, nil
 }

@@ -2,16 +2,20 @@ package config
 
 import (
 	"encoding/json"
-	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-// FuzzEvaluate feeds whatever text as a configuration: it must give either a
-// result or errors, the same twice, and plain data that JSON can carry.
+// calledDirectory is the source of a module block.
+var calledDirectory = regexp.MustCompile(`source\s*=\s*"\.\.?/[^"]*"`)
+
+// FuzzEvaluate feeds whatever texts as a configuration, with a module in directory m
+// that it may call: it must give either a result or errors, the same twice, and plain
+// data that JSON can carry.
 func FuzzEvaluate(f *testing.F) {
 	paths, err := filepath.Glob("testdata/*/*.txtar")
 	if err != nil || len(paths) == 0 {
@@ -22,28 +26,26 @@ func FuzzEvaluate(f *testing.F) {
 		if err != nil {
 			f.Fatal(err)
 		}
-		var main, values string
+		var main, module, values string
 		for _, file := range archive.Files {
 			switch {
+			case strings.HasSuffix(file.Name, ".hcl") && strings.Contains(file.Name, "/"):
+				module += string(file.Data)
 			case strings.HasSuffix(file.Name, ".hcl"):
 				main += string(file.Data)
 			case strings.HasSuffix(file.Name, ".pfvars"):
 				values += string(file.Data)
 			}
 		}
-		f.Add(main, values)
+		f.Add(calledDirectory.ReplaceAllString(main, `source = "./m"`), module, values)
 	}
-	f.Add(string(Starter()["main.hcl"]), "greeting = 1")
-	f.Fuzz(func(t *testing.T, main, values string) {
-		if len(main) > 4<<10 || tooMuch(main) {
+	f.Add(string(Starter()["main.hcl"]), "", "greeting = 1")
+	f.Add(strings.Replace(manyModules, "./worker", "./m", -1), manyModulesWorker, "n = 3")
+	f.Fuzz(func(t *testing.T, main, module, values string) {
+		if len(main)+len(module) > 6<<10 || tooMuch(main) || tooMuch(module) {
 			return // it may ask for more than there is time for
 		}
-		dir := t.TempDir()
-		for name, text := range map[string]string{"main.hcl": main, "pinfold.pfvars": values} {
-			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
+		dir := directory(t, map[string]string{"main.hcl": main, "m/main.hcl": module, "pinfold.pfvars": values})
 		s, diags := Load(dir, Inputs{})
 		if (s == nil) != diags.HasErrors() {
 			t.Fatalf("source %t, errors %t", s != nil, diags.HasErrors())

@@ -193,6 +193,13 @@ func (m *module) checkCall(k *sink, n *declaration, call *hclsyntax.FunctionCall
 			"A plan must be repeatable, and %s() is not: %s.", call.Name, reason)
 		return true
 	}
+	if call.Name == "type" && n.kind == "console" {
+		return false
+	}
+	if call.Name == "type" {
+		k.fail(n.blame(), call.NameRange.Ptr(), "Unknown function", "type() shows the type of a value in 'pinfold console' only: no configuration needs it. Use can(tostring(…)) and its like to tell types apart.")
+		return true
+	}
 	if !functionNames[call.Name] {
 		k.fail(n.blame(), call.NameRange.Ptr(), "Unknown function", "There is no function %q%s",
 			call.Name, ended(didYouMean(call.Name, slices.Collect(maps.Keys(functionNames)))))
