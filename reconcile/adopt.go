@@ -37,6 +37,9 @@ func (e *actor) adopt(ctx context.Context, id string) (*plan.Sandbox, error) {
 		return refuse("nothing beside its files tells what was declared")
 	}
 	rec := doc.Sandbox
+	if rec.Instance.ID != id {
+		return refuse("it was deposed: instance %s is the one of %s, and this one was to go; end its process, then pinfold gc -remove %s takes it away", rec.Instance.ID, rec.Address, id)
+	}
 	release, err := e.turn.take(ctx, DefaultLockWait, "gc -adopt")
 	if err != nil {
 		return nil, errorOf(err)
@@ -71,6 +74,7 @@ func (e *actor) adopt(ctx context.Context, id string) (*plan.Sandbox, error) {
 	if i := rec.Instance; i.PID != 0 {
 		e.host.Recall(id, runtime.Process{PID: i.PID, StartTime: i.StartTime, BootID: i.BootID}, runtime.Mark{UID: rec.UID, Address: rec.Address})
 	}
+	e.recallDeposed(rec)
 	rec.Conditions = implied(rec)
 	w.sandbox(rec).event(e.eventOf(rec, "adopted", "asked for", "taken back from what lay beside it"))
 	if err := e.commit(w); err != nil {
@@ -79,24 +83,22 @@ func (e *actor) adopt(ctx context.Context, id string) (*plan.Sandbox, error) {
 	return rec, nil
 }
 
-// readNote reads what was noted beside an instance; false when that is no note of it.
+// readNote reads what was noted beside an instance, the recorded one of its sandbox or
+// one of its deposed; false when that is no note of it.
 func readNote(id string, n runtime.Noted) (note, bool) {
 	var doc note
 	if n.Doc == nil || json.Unmarshal(n.Doc, &doc) != nil || doc.Version != noteVersion || doc.Sandbox == nil {
 		return doc, false
 	}
 	rec := doc.Sandbox
-	mine := rec.Instance != nil && rec.Instance.ID == id
+	mine := rec.Instance != nil && (rec.Instance.ID == id || rec.DeposedAt(id) >= 0)
 	return doc, mine && n.Made != nil && n.Made.Mark.UID == rec.UID && doc.wellFormed()
 }
 
 // wellFormed reports whether all that a note names has the shape of what is recorded.
 func (n *note) wellFormed() bool {
 	rec := n.Sandbox
-	ids := append(slices.Collect(maps.Values(rec.Claim)), rec.Doomed...)
-	if rec.CarryFrom != "" {
-		ids = append(ids, rec.CarryFrom)
-	}
+	ids := append(slices.Collect(maps.Values(rec.Claim)), rec.Past()...)
 	for _, v := range n.Volumes {
 		if v == nil || !named(v.Address, "volume") {
 			return false

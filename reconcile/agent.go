@@ -482,6 +482,9 @@ func (a *agent) keep(ctx context.Context, address string, f *found) (did bool, w
 // up takes a token where the changes bring a process up.
 func (a *agent) up(changes []plan.Change) (done func()) {
 	for _, c := range changes {
+		if c.CreateFirst {
+			return func() {} // it may wait for long until the new one is ready
+		}
 		switch c.Action {
 		case plan.ActCreate, plan.ActStart, plan.ActRestart, plan.ActRecreate, plan.ActReplace:
 			a.ups <- struct{}{}

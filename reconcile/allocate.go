@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -78,10 +79,9 @@ type portKey struct {
 }
 
 type holding struct {
-	slot    uint32
-	hasSlot bool
-	net     *plan.Net
-	ports   []portKey
+	slots []uint32
+	nets  []plan.Net
+	ports []portKey
 }
 
 func newAllocator(r *plan.Records) *allocator {
@@ -110,25 +110,34 @@ func (a *allocator) took(w *write) {
 
 func (a *allocator) hold(addr string, s *plan.Sandbox) {
 	var h holding
-	if s.IDs.Size > 0 {
-		h.slot, h.hasSlot = (s.IDs.Base-idRangeFirst)/idRangeSize, true
-		a.ids[h.slot] = addr
+	a.take(&h, addr, s.IDs, s.Net, s.Ports)
+	for _, d := range s.Deposed {
+		a.take(&h, addr, d.IDs, d.Net, d.Ports)
 	}
-	if s.Net != nil {
-		h.net = s.Net
-		m := a.addrs[s.Net.Network]
+	a.held[addr] = h
+}
+
+// take puts one instance's part into what an address holds.
+func (a *allocator) take(h *holding, addr string, ids plan.IDRange, net *plan.Net, ports map[string]plan.Port) {
+	if ids.Size > 0 {
+		slot := (ids.Base - idRangeFirst) / idRangeSize
+		a.ids[slot] = addr
+		h.slots = append(h.slots, slot)
+	}
+	if net != nil {
+		m := a.addrs[net.Network]
 		if m == nil {
 			m = map[netip.Addr]string{}
-			a.addrs[s.Net.Network] = m
+			a.addrs[net.Network] = m
 		}
-		m[s.Net.Address] = addr
+		m[net.Address] = addr
+		h.nets = append(h.nets, *net)
 	}
-	for _, p := range s.Ports {
+	for _, p := range ports {
 		k := portKey{p.Address, p.Host, p.Protocol}
 		a.ports[k] = addr
 		h.ports = append(h.ports, k)
 	}
-	a.held[addr] = h
 }
 
 func (a *allocator) drop(addr string) {
@@ -136,12 +145,16 @@ func (a *allocator) drop(addr string) {
 	if !ok {
 		return
 	}
-	if h.hasSlot && a.ids[h.slot] == addr {
-		delete(a.ids, h.slot)
+	for _, slot := range h.slots {
+		if a.ids[slot] == addr {
+			delete(a.ids, slot)
+		}
 	}
-	if h.net != nil && a.addrs[h.net.Network][h.net.Address] == addr {
-		delete(a.addrs[h.net.Network], h.net.Address)
-		delete(a.next, h.net.Network)
+	for _, n := range h.nets {
+		if a.addrs[n.Network][n.Address] == addr {
+			delete(a.addrs[n.Network], n.Address)
+			delete(a.next, n.Network)
+		}
 	}
 	for _, k := range h.ports {
 		if a.ports[k] == addr {
@@ -155,17 +168,25 @@ func (a *allocator) drop(addr string) {
 func (a *allocator) clash(rec *plan.Sandbox) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if rec.IDs.Size > 0 {
-		if owner, used := a.ids[(rec.IDs.Base-idRangeFirst)/idRangeSize]; used {
+	why := a.taken(rec.IDs, rec.Net, rec.Ports)
+	for _, d := range rec.Deposed {
+		why = cmp.Or(why, a.taken(d.IDs, d.Net, d.Ports))
+	}
+	return why
+}
+
+func (a *allocator) taken(ids plan.IDRange, net *plan.Net, ports map[string]plan.Port) string {
+	if ids.Size > 0 {
+		if owner, used := a.ids[(ids.Base-idRangeFirst)/idRangeSize]; used {
 			return owner + " has its id range"
 		}
 	}
-	if rec.Net != nil {
-		if owner, used := a.addrs[rec.Net.Network][rec.Net.Address]; used {
-			return owner + " has its address " + rec.Net.Address.String()
+	if net != nil {
+		if owner, used := a.addrs[net.Network][net.Address]; used {
+			return owner + " has its address " + net.Address.String()
 		}
 	}
-	for name, p := range rec.Ports {
+	for name, p := range ports {
 		if owner, used := a.ports[portKey{p.Address, p.Host, p.Protocol}]; used {
 			return owner + " has the host port of its port " + name
 		}

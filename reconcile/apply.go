@@ -438,7 +438,7 @@ func applyFailed(failures []Failure) *Error {
 	err := &Error{Kind: Internal, Message: fmt.Sprintf("%d of the planned changes failed", len(failures))}
 	for _, f := range failures {
 		err.Diagnostics = append(err.Diagnostics, config.Diagnostic{
-			Severity: "error", Summary: f.Address + ": " + string(f.Action) + " failed", Detail: f.Error, Address: f.Address,
+			Severity: "error", Summary: plan.NameOf(f.Address, f.Deposed) + ": " + string(f.Action) + " failed", Detail: f.Error, Address: f.Address,
 		})
 	}
 	return err

@@ -324,8 +324,7 @@ func (x *testimony) unrecorded(instances []string) []string {
 		if rec.Instance != nil {
 			known[rec.Instance.ID] = true
 		}
-		known[rec.CarryFrom] = true
-		for _, id := range rec.Doomed {
+		for _, id := range rec.Past() {
 			known[id] = true
 		}
 	}

@@ -32,6 +32,9 @@ func (r *run) sandboxChange(ctx context.Context, c plan.Change) error {
 	case c.Instance != "" && (rec.Instance == nil || rec.Instance.ID != c.Instance):
 		return &Error{Kind: Stale, Message: fmt.Sprintf("%s changed since the plan was made; plan again", c.Address)}
 	}
+	if c.Deposed != "" {
+		return r.removeDeposed(ctx, rec, c.Deposed)
+	}
 	if len(c.Unknown) > 0 && (c.Action == plan.ActUpdate || c.Action == plan.ActRestart) {
 		return r.decideAgain(ctx, c)
 	}
@@ -53,10 +56,14 @@ func (r *run) sandboxChange(ctx context.Context, c plan.Change) error {
 		return r.restart(ctx, rec, thenOf(c, "running"), w)
 	case plan.ActReplace:
 		if c.NewLease {
-			// A new ttl starts; a shutdown_time that was acted on stays so.
-			rec.Lease, rec.Expired = plan.Lease{ActedOn: rec.Lease.ActedOn}, nil
+			// A new ttl starts; a shutdown_time that was acted on stays so. Whether it
+			// is expired no more is for the plan to say (Revive).
+			rec.Lease = plan.Lease{ActedOn: old.Lease.ActedOn}
 		}
 		rec.Retry = plan.Retry{}
+		if c.CreateFirst && live(rec) {
+			return r.replaceFirst(ctx, old, rec, c)
+		}
 		w.event(r.eventOf(rec, "destroyed", "replaced", c.Cause))
 		if err := r.detach(rec, w); err != nil {
 			return err

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -24,6 +25,8 @@ type scenario struct {
 	phases string                  // what List says in the end
 	told   func(e *Engine) string  // configuration that goes before after, by what is there once break_ is done
 	leaves bool                    // something is left on the host for good
+	twins  bool                    // two instances of one sandbox may live at the same time
+	fails  bool                    // the work fails, and nothing is changed by it
 }
 
 const base = `
@@ -55,6 +58,12 @@ sandbox "b" {
 `
 }
 
+// sandboxFirst is sandboxA with a replacement that comes first, and without a claim.
+func sandboxFirst(extra string) string {
+	text := strings.Replace(sandboxA("lifecycle { create_before_destroy = true }\n"+extra), "  volume \"work\" { path = \"/work\" }\n", "", 1)
+	return text
+}
+
 func act(verb string) func(e *Engine) error {
 	return func(e *Engine) error {
 		_, err := e.Act(context.Background(), ActRequest{Verb: verb, Address: "sandbox.a"})
@@ -73,6 +82,16 @@ var scenarios = []scenario{
 	{name: "update", before: sandboxA(""), after: strings.Replace(sandboxA("resources { pids = 7 }\n labels = { x = \"y\" }"), "container = 80", "container = 81", 1), layer: "/log", phases: "a running, b running"},
 	{name: "restart", before: sandboxA(""), after: sandboxA(`env = { X = "1" }`), layer: "/log", phases: "a running, b running"},
 	{name: "replace", before: sandboxA(""), after: sandboxA("security { user_namespace = false }"), phases: "a running, b running"},
+	{name: "replace-first", before: sandboxFirst(""), after: sandboxFirst("security { user_namespace = false }"), phases: "a running, b running", twins: true},
+	{name: "replace-first-failing", before: sandboxFirst(""), after: sandboxFirst(`health { tcp = 7 }
+  lifetime { start_timeout = "1m" }
+  security { user_namespace = false }`), fails: true, phases: "a running, b running", twins: true},
+	{name: "remove-first", before: sandboxFirst(""), break_: func(l *lab, e *Engine) {
+		l.world.Fail(sim.OpRemove, sandboxID(e, "sandbox.a"), errors.New("busy"), sim.Before, 1)
+		if _, err := e.Apply(context.Background(), l.request(plan.Options{Replace: []string{"sandbox.a"}}), nil, nil); err == nil {
+			l.t.Fatal("what is deposed goes")
+		}
+	}, phases: "a running, b running", twins: true},
 	{name: "replace-network", before: sandboxA(""), after: strings.Replace(sandboxA(""), "10.88.7", "10.88.9", 1), phases: "a running, b running"},
 	{name: "recreate", before: sandboxA(""), break_: func(l *lab, e *Engine) { l.world.Kill(sandboxID(e, "sandbox.a")) }, wait: time.Hour, layer: "/log", phases: "a running, b running"},
 	{name: "killed", before: sandboxA(""), break_: func(l *lab, e *Engine) { l.world.KillMain(sandboxID(e, "sandbox.a"), 9) }, wait: time.Hour, layer: "/log", phases: "a running, b running"},
@@ -120,7 +139,7 @@ var scenarios = []scenario{
 
 // set-up brings a lab to where a scenario's work begins, and returns the engine.
 func (s *scenario) setUp(l *lab, m *mortal) *process {
-	l.quiet = true
+	l.quiet, l.twins = true, s.twins
 	told := ""
 	if s.before != "" {
 		l.main(s.before)
@@ -153,6 +172,9 @@ func (s *scenario) work(l *lab, e *Engine) error {
 // check wants the end of the scenario.
 func (s *scenario) check(l *lab, e *Engine) {
 	l.t.Helper()
+	if s.fails {
+		l.main(s.before) // what was asked for in vain
+	}
 	l.nothingToDo(e)
 	l.tidy(e)
 	got := []string{}
@@ -228,7 +250,7 @@ func TestCrash(t *testing.T) {
 			inTime(t, func(t *testing.T) {
 				l := newLab(t, nil)
 				p := s.setUp(l, &mortal{})
-				if err := s.work(l, p.Engine); err != nil {
+				if err := s.work(l, p.Engine); (err != nil) != s.fails {
 					t.Fatal(err)
 				}
 				commits, calls = p.m.countN, p.m.hostN
@@ -301,7 +323,11 @@ func crash(t *testing.T, s *scenario, at point, who string) {
 		}
 	}
 	// What only the files ask for is applied again.
-	l.apply(e, plan.Options{})
+	if s.fails {
+		l.applyFails(e, plan.Options{})
+	} else {
+		l.apply(e, plan.Options{})
+	}
 	s.check(l, e)
 	s.end(l, e)
 }

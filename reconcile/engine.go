@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	goruntime "runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -117,6 +118,7 @@ func NewEngine(ctx context.Context, o EngineOptions) (*Engine, error) {
 		if i := rec.Instance; live(rec) && i.PID != 0 {
 			e.host.Recall(i.ID, runtime.Process{PID: i.PID, StartTime: i.StartTime, BootID: i.BootID}, runtime.Mark{UID: rec.UID, Address: rec.Address})
 		}
+		e.recallDeposed(rec)
 	}
 	e.turn.init(e.now)
 	if !e.readOnly {
@@ -326,6 +328,7 @@ func copySandbox(r *plan.Sandbox) *plan.Sandbox {
 	c.Ports = clone(r.Ports)
 	c.Claim = clone(r.Claim)
 	c.Doomed = append([]string(nil), r.Doomed...)
+	c.Deposed = slices.Clone(r.Deposed) // what they hold is never changed
 	c.Conditions = append([]plan.Condition(nil), r.Conditions...)
 	return &c
 }

@@ -128,7 +128,7 @@ func (r *run) planOne(ctx context.Context, address string) ([]plan.Change, error
 	}
 	p := plan.Make(plan.Input{
 		Desired: declaring(r.declared.desired, res, &records), Records: records, Observed: now.Observed, Activity: r.activity.one(address), Now: r.now(),
-		Trigger: plan.Apply, Options: options, Limits: r.limits(),
+		Trigger: plan.Apply, Options: options, Limits: r.limits(), Triggered: r.triggered,
 	})
 	if p.Diags.HasErrors() {
 		return nil, &Error{Kind: Invalid, Message: address + " cannot be changed as its configuration now says", Diagnostics: p.Diags}

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -42,6 +43,8 @@ type run struct {
 	nodes []*node
 	last  map[string]*node // of each address
 
+	triggered map[string]string // sandboxes replaced by replace_triggered_by, and what for
+
 	mu          sync.Mutex
 	held        map[string]func() // lanes, from an address's first node to its last
 	done        []plan.Change
@@ -67,6 +70,7 @@ type node struct {
 func (r *run) graph(p *plan.Plan) {
 	r.last = map[string]*node{}
 	r.held = map[string]func(){}
+	r.triggered = map[string]string{}
 	var cur *node
 	for _, c := range p.Changes {
 		if c.Kind == "output" || c.Action == plan.ActNoop || c.Action == plan.ActMove || c.Action == plan.ActImport {
@@ -84,6 +88,9 @@ func (r *run) graph(p *plan.Plan) {
 			r.last[c.Address] = cur
 		}
 		cur.changes = append(cur.changes, c)
+		if by := c.TriggeredBy(); by != "" {
+			r.triggered[c.Address] = by
+		}
 	}
 }
 
@@ -153,8 +160,8 @@ func (r *run) execute(ctx context.Context, parallelism int) {
 func (r *run) skip(n *node) {
 	r.mu.Lock()
 	for _, c := range n.changes {
-		r.failures = append(r.failures, Failure{Address: n.address, Action: c.Action, Skipped: true, Error: n.failed})
-		r.tell(Progress{Address: n.address, Action: c.Action, State: "skipped", Message: n.failed})
+		r.failures = append(r.failures, Failure{Address: n.address, Action: c.Action, Deposed: c.Deposed, Skipped: true, Error: n.failed})
+		r.tell(Progress{Address: n.address, Action: c.Action, Deposed: c.Deposed, State: "skipped", Message: n.failed})
 	}
 	r.mu.Unlock()
 	r.leave(n)
@@ -224,7 +231,7 @@ func (r *run) node(ctx context.Context, n *node) {
 	for i, c := range changes {
 		begun := r.now()
 		r.mu.Lock()
-		r.tell(Progress{Address: c.Address, Action: c.Action, State: "started"})
+		r.tell(Progress{Address: c.Address, Action: c.Action, Deposed: c.Deposed, State: "started"})
 		r.mu.Unlock()
 		stop := r.heartbeat(c, begun)
 		err := r.change(ctx, c)
@@ -236,7 +243,7 @@ func (r *run) node(ctx context.Context, n *node) {
 		}
 		r.mu.Lock()
 		r.done = append(r.done, c)
-		r.tell(Progress{Address: c.Address, Action: c.Action, State: "done", Elapsed: elapsed, Message: r.identity(c.Address)})
+		r.tell(Progress{Address: c.Address, Action: c.Action, Deposed: c.Deposed, State: "done", Elapsed: elapsed, Message: r.made(&c)})
 		r.mu.Unlock()
 	}
 	r.again.made(n.address)
@@ -250,11 +257,11 @@ func (r *run) fail(n *node, changes []plan.Change, elapsed time.Duration, err er
 	n.failed = "skipped: " + string(c.Action) + " failed"
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.failures = append(r.failures, Failure{Address: c.Address, Action: c.Action, Error: err.Error()})
-	r.tell(Progress{Address: c.Address, Action: c.Action, State: "failed", Elapsed: elapsed, Message: err.Error()})
+	r.failures = append(r.failures, Failure{Address: c.Address, Action: c.Action, Deposed: c.Deposed, Error: err.Error()})
+	r.tell(Progress{Address: c.Address, Action: c.Action, Deposed: c.Deposed, State: "failed", Elapsed: elapsed, Message: err.Error()})
 	for _, rest := range changes[1:] {
-		r.failures = append(r.failures, Failure{Address: rest.Address, Action: rest.Action, Skipped: true, Error: n.failed})
-		r.tell(Progress{Address: rest.Address, Action: rest.Action, State: "skipped", Message: n.failed})
+		r.failures = append(r.failures, Failure{Address: rest.Address, Action: rest.Action, Deposed: rest.Deposed, Skipped: true, Error: n.failed})
+		r.tell(Progress{Address: rest.Address, Action: rest.Action, Deposed: rest.Deposed, State: "skipped", Message: n.failed})
 	}
 }
 
@@ -271,7 +278,7 @@ func (r *run) heartbeat(c plan.Change, begun time.Time) (stop func()) {
 			select {
 			case <-t.C:
 				r.mu.Lock()
-				r.tell(Progress{Address: c.Address, Action: c.Action, State: "running", Elapsed: r.now().Sub(begun)})
+				r.tell(Progress{Address: c.Address, Action: c.Action, Deposed: c.Deposed, State: "running", Elapsed: r.now().Sub(begun)})
 				r.mu.Unlock()
 			case <-quit:
 				return
@@ -279,6 +286,14 @@ func (r *run) heartbeat(c plan.Change, begun time.Time) (stop func()) {
 		}
 	})
 	return func() { t.Stop(); close(quit); wg.Wait() }
+}
+
+// made is what progress shows of a change that is done: the id of what is there now.
+func (e *Engine) made(c *plan.Change) string {
+	if c.Deposed != "" {
+		return ""
+	}
+	return e.identity(c.Address)
 }
 
 // identity is what progress shows of a finished resource: its id.
@@ -330,6 +345,10 @@ func (r *run) replan(ctx context.Context, n *node) ([]plan.Change, error) {
 	shown := map[plan.Action]bool{}
 	for _, c := range n.changes {
 		shown[c.Action] = true
+	}
+	if r.last[n.address] != n {
+		// What is deposed has a node of its own, later.
+		next = slices.DeleteFunc(next, func(c plan.Change) bool { return c.Deposed != "" })
 	}
 	for _, c := range next {
 		if !shown[c.Action] {

@@ -72,6 +72,7 @@ func (e *Engine) GC(ctx context.Context, r GCRequest) (*GCResult, error) {
 		as := e.as(byOperator)
 		as.recoverAgain(ctx)
 		as.sweepAll(ctx)
+		as.retireAll(ctx)
 		e.mu.Lock()
 		half, e.found = append(e.found, half...), nil
 		e.mu.Unlock()
@@ -146,6 +147,11 @@ func (e *Engine) halfMade(ctx context.Context) ([]Orphan, error) {
 	for _, address := range sortedKeys(records.Sandboxes) {
 		for _, id := range records.Sandboxes[address].Doomed {
 			if err := add(id, address, "of an earlier incarnation: its removal did not finish"); err != nil {
+				return nil, err
+			}
+		}
+		for _, d := range records.Sandboxes[address].Deposed {
+			if err := add(d.Instance.ID, address, "deposed: it is not the sandbox's instance, and is to go"); err != nil {
 				return nil, err
 			}
 		}
@@ -348,10 +354,9 @@ func (e *Engine) instancesOnRecord() map[string]bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, rec := range e.records.Sandboxes {
-		for _, id := range rec.Doomed {
+		for _, id := range rec.Past() {
 			known[id] = true
 		}
-		known[rec.CarryFrom] = true
 		if rec.Instance != nil {
 			known[rec.Instance.ID] = true
 		}

@@ -31,6 +31,8 @@ type probes struct {
 	a  *agent
 	mu sync.Mutex
 	of map[string]*probe // by sandbox address
+	// ready are processes that passed before they were the sandbox's, by address.
+	ready map[string]*plan.Instance
 }
 
 // probe watches one process.
@@ -71,12 +73,29 @@ func (p *probes) follow(ctx context.Context, address string, rec *plan.Sandbox) 
 	n := &probe{address: address, instance: rec.Instance.ID, started: rec.Instance.StartedAt, spec: *rec.Spec.Health, stop: stop, health: plan.Health{Status: "starting"}}
 	if before != nil {
 		n.health = *before
+	} else if i := p.ready[address]; i != nil && i.ID == n.instance && i.StartedAt.Equal(n.started) {
+		n.health = plan.Health{Status: "passing"}
 	}
+	delete(p.ready, address)
 	if p.of == nil {
 		p.of = map[string]*probe{}
 	}
 	p.of[address] = n
 	p.a.work.Go(func() { p.loop(run, n) })
+}
+
+// passed notes that the probe of a process that is about to be rec's has passed.
+func (p *probes) passed(rec *plan.Sandbox) {
+	if p == nil || rec.Spec.Health == nil || phaseOf(rec) != plan.Running {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ready == nil {
+		p.ready = map[string]*plan.Instance{}
+	}
+	i := *rec.Instance
+	p.ready[rec.Address] = &i
 }
 
 func sameHealth(a, b *config.Health) bool {

@@ -25,6 +25,7 @@ const (
 	opUpdate  Op = "update"  // limits, ports
 	opRepair  Op = "repair"  // re-make missing host objects
 	opRemove  Op = "remove"  // instances of a sandbox that are doomed
+	opRetire  Op = "retire"  // a deposed instance; its id is in the intent
 	opDelete  Op = "delete"  // a whole sandbox, network or volume; the record goes last
 	opNetwork Op = "network" // make or mend a network
 	opVolume  Op = "volume"  // make a volume
@@ -214,7 +215,7 @@ func (e *actor) recoverOne(ctx context.Context, in *Intent) error {
 	rec, ok := e.sandboxOf(in)
 	if !ok {
 		// The record is gone or another: only the intent's own instance is ours.
-		if in.Instance != "" && (in.Op == opCreate || in.Op == opRemove || in.Op == opDelete) {
+		if in.Instance != "" && (in.Op == opCreate || in.Op == opRemove || in.Op == opRetire || in.Op == opDelete) {
 			if err := e.host.Remove(ctx, in.Instance); err != nil {
 				return err
 			}
@@ -227,6 +228,10 @@ func (e *actor) recoverOne(ctx context.Context, in *Intent) error {
 		if same {
 			return e.end(in, nil) // it had finished
 		}
+		if rec.DeposedAt(in.Instance) >= 0 { // it was made beside the one that is there
+			w := (&write{bump: true}).event(e.eventOf(rec, "error", "replace failed", "cut off before the new instance "+in.Instance+" was ready; it is taken away, the old one stays"))
+			return recorded(e.retire(ctx, in, rec, in.Instance, 0, w))
+		}
 		return e.undoCreate(ctx, in, rec)
 	case opStop:
 		if !same {
@@ -235,6 +240,8 @@ func (e *actor) recoverOne(ctx context.Context, in *Intent) error {
 		return recorded(e.finishStop(ctx, in, rec, 0))
 	case opDelete:
 		return recorded(e.destroyAll(ctx, in, rec, 0))
+	case opRetire:
+		return recorded(e.retire(ctx, in, rec, in.Instance, 0, nil))
 	case opRemove:
 		return recorded(e.removeAll(ctx, in, rec, rec.CarryFrom, 0))
 	case opUpdate:

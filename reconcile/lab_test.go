@@ -347,6 +347,9 @@ func (l *lab) tidy(e *Engine) {
 		for _, id := range s.Claim {
 			want["volume "+id] = true
 		}
+		for _, d := range s.Deposed {
+			l.t.Errorf("%s still has the deposed instance %s", a, d.Instance.ID)
+		}
 		if s.CarryFrom != "" && s.Instance == nil {
 			want["instance "+s.CarryFrom] = true // its files wait for the next create
 		} else if len(s.Doomed) > 0 || s.CarryFrom != "" {

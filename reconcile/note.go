@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"hash/maphash"
+	"slices"
 	"sync"
 	"time"
 
@@ -52,6 +53,9 @@ func (e *Engine) note(records map[string]*plan.Sandbox) {
 			n.waiting, n.last, n.seed = map[string]*plan.Sandbox{}, map[string]uint64{}, maphash.MakeSeed()
 		}
 		n.waiting[rec.Instance.ID] = rec
+		for _, d := range rec.Deposed {
+			n.waiting[d.Instance.ID] = rec
+		}
 	}
 	if len(n.waiting) > 0 && !n.writing {
 		n.writing = true
@@ -70,7 +74,11 @@ func (e *Engine) noteMissing(o runtime.Observation) {
 		if rec.Instance == nil {
 			continue
 		}
-		if in, there := o.Instances[rec.Instance.ID]; there && !in.Noted && in.Unknown == "" {
+		lacks := func(id string) bool {
+			in, there := o.Instances[id]
+			return there && !in.Noted && in.Unknown == ""
+		}
+		if lacks(rec.Instance.ID) || slices.ContainsFunc(rec.Deposed, func(d plan.Deposed) bool { return lacks(d.Instance.ID) }) {
 			missing[address] = rec
 		}
 	}
@@ -84,8 +92,9 @@ func (e *Engine) writeNotes() {
 		n.pen.Lock()
 		n.mu.Lock()
 		var rec *plan.Sandbox
+		var of string
 		for id, waiting := range n.waiting {
-			rec = waiting
+			of, rec = id, waiting
 			delete(n.waiting, id)
 			break
 		}
@@ -95,7 +104,7 @@ func (e *Engine) writeNotes() {
 			n.pen.Unlock()
 			return
 		}
-		err := e.writeNote(rec)
+		err := e.writeNote(of, rec)
 		n.pen.Unlock()
 		if err != nil && !errors.Is(err, runtime.ErrNotFound) {
 			e.log.Debug("a note cannot be written", "address", rec.Address, "error", err)
@@ -115,11 +124,11 @@ func (e *Engine) noteNow(rec *plan.Sandbox) error {
 		n.waiting, n.last, n.seed = map[string]*plan.Sandbox{}, map[string]uint64{}, maphash.MakeSeed()
 	}
 	n.mu.Unlock()
-	return e.writeNote(rec)
+	return e.writeNote(rec.Instance.ID, rec)
 }
 
-func (e *Engine) writeNote(rec *plan.Sandbox) error {
-	id := rec.Instance.ID
+// writeNote writes the note beside one of rec's instances, its own or a deposed one.
+func (e *Engine) writeNote(id string, rec *plan.Sandbox) error {
 	doc, err := json.Marshal(e.noteOf(rec))
 	if err != nil {
 		return err

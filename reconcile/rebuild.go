@@ -146,14 +146,18 @@ func salvage(ctx context.Context, h runtime.Host, lineage string, now time.Time)
 		},
 		from: map[string]string{}, at: map[string]time.Time{}, runDirs: map[string]bool{},
 	}
-	read := map[string]note{}
+	read, deposed := map[string]note{}, map[string]bool{}
 	for id, n := range noted {
 		doc, ok := readNote(id, n)
 		if !ok {
 			continue
 		}
 		read[id] = doc
-		if i := doc.Sandbox.Instance; i.PID != 0 {
+		i := doc.Sandbox.Instance
+		if at := doc.Sandbox.DeposedAt(id); at >= 0 {
+			i, deposed[id] = &doc.Sandbox.Deposed[at].Instance, true
+		}
+		if i.PID != 0 {
 			h.Recall(id, runtime.Process{PID: i.PID, StartTime: i.StartTime, BootID: i.BootID}, runtime.Mark{UID: doc.Sandbox.UID, Address: doc.Sandbox.Address})
 		}
 	}
@@ -163,6 +167,9 @@ func salvage(ctx context.Context, h runtime.Host, lineage string, now time.Time)
 	}
 	order := slices.Sorted(maps.Keys(seen.Instances))
 	slices.SortStableFunc(order, func(a, b string) int {
+		if deposed[a] != deposed[b] { // what was to go counts last
+			return map[bool]int{true: 1, false: -1}[deposed[a]]
+		}
 		if la, lb := mayLive(seen.Instances[a]), mayLive(seen.Instances[b]); la != lb {
 			return map[bool]int{true: -1, false: 1}[la]
 		}
@@ -211,7 +218,7 @@ func (s *salvaged) take(in runtime.InstanceState, n runtime.Noted, doc note, ok 
 	}
 	rec := doc.Sandbox
 	if other := s.records.Sandboxes[rec.Address]; other != nil {
-		if other.CarryFrom != in.ID && !slices.Contains(other.Doomed, in.ID) {
+		if !slices.Contains(other.Past(), in.ID) {
 			s.unknown = append(s.unknown, who+": "+other.Instance.ID+" counts as the one of that address"+lives)
 		}
 		return

@@ -236,7 +236,7 @@ func TestRebuildOfSeveralIncarnations(t *testing.T) {
 				t.Fatal(err)
 			}
 			rec.Instance.ID = in.ID
-			if err := e.writeNote(rec); err != nil {
+			if err := e.writeNote(rec.Instance.ID, rec); err != nil {
 				t.Fatal(err)
 			}
 			second[address] = in.ID

@@ -71,7 +71,7 @@ func living(store state.Store) ([]string, error) {
 	}
 	var lives []string
 	for address, rec := range e.records.Sandboxes {
-		if live(rec) && rec.Instance.BootID == boot || doomed(rec) || rec.CarryFrom != "" {
+		if live(rec) && rec.Instance.BootID == boot || len(rec.Past()) > 0 {
 			lives = append(lives, address)
 		}
 	}

@@ -610,8 +610,7 @@ func (e *actor) destroyAll(ctx context.Context, in *Intent, rec *plan.Sandbox, g
 	fail := func(err error) error {
 		return e.stepFailed(rec, in, fmt.Errorf("cannot destroy %s: %w", rec.Address, err), nil)
 	}
-	ids := append([]string(nil), rec.Doomed...)
-	ids = appendOnce(ids, rec.CarryFrom)
+	ids := rec.Past()
 	if rec.Instance != nil {
 		ids = append([]string{rec.Instance.ID}, ids...)
 	}

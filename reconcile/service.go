@@ -111,6 +111,7 @@ type Progress struct {
 	State   string        `json:"state"` // started, running (still, periodically), done, failed, skipped
 	Elapsed time.Duration `json:"elapsed,omitempty"`
 	Message string        `json:"message,omitempty"` // instance id, or the error
+	Deposed string        `json:"deposed,omitempty"` // the deposed instance that the step is about
 }
 
 // ApplyResult is what became of it.
@@ -130,6 +131,7 @@ type Failure struct {
 	Action  plan.Action `json:"action"`
 	Skipped bool        `json:"skipped,omitempty"`
 	Error   string      `json:"error"`
+	Deposed string      `json:"deposed,omitempty"` // the deposed instance that the change is about
 }
 
 // ListResult is `list -json`.

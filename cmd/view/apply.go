@@ -7,6 +7,7 @@ import (
 
 	"pinfold/config"
 	"pinfold/reconcile"
+	"pinfold/reconcile/plan"
 )
 
 // Applied writes what an apply (or destroy, with destroyed) came to.
@@ -45,10 +46,10 @@ func FailureDiagnostics(failures []reconcile.Failure, others config.Diagnostics)
 	var skipped []string
 	for _, f := range failures {
 		if f.Skipped {
-			skipped = append(skipped, f.Address+": "+skippedFor(f.Error))
+			skipped = append(skipped, plan.NameOf(f.Address, f.Deposed)+": "+skippedFor(f.Error))
 			continue
 		}
-		out = append(out, config.Diagnostic{Severity: "error", Summary: fmt.Sprintf("cannot %s %s", f.Action, f.Address), Detail: f.Error, Address: f.Address})
+		out = append(out, config.Diagnostic{Severity: "error", Summary: fmt.Sprintf("cannot %s %s", f.Action, plan.NameOf(f.Address, f.Deposed)), Detail: f.Error, Address: f.Address})
 	}
 	for _, d := range others {
 		if !slices.ContainsFunc(failures, func(f reconcile.Failure) bool { return f.Address == d.Address && f.Error == d.Detail }) {

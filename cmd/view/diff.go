@@ -13,7 +13,7 @@ import (
 
 // attribute is one line (or several) under a change's headline.
 type attribute struct {
-	symbol string // "+", "-", "~", "-/+"
+	symbol string // "+", "-", "~", "-/+", "+/-" (create replacement and then destroy)
 	path   string
 	value  string // may span lines
 	remark string // "forces replacement"
@@ -31,8 +31,11 @@ func attributes(c *plan.Change, indent int) []attribute {
 		out = append(out, difference(d, slices.Contains(c.ReplacePaths, d.Path), indent))
 	}
 	width := 0
-	for _, a := range out {
+	for i, a := range out {
 		width = max(width, columns(a.path))
+		if c.CreateFirst && a.symbol == "-/+" {
+			out[i].symbol = "+/-"
+		}
 	}
 	for i := range out {
 		out[i].path = pad(out[i].path, width)

@@ -48,6 +48,9 @@ type planChange struct {
 	Notes     []string    `json:"notes"`
 	Volumes   []string    `json:"volumes"`
 	Missing   []string    `json:"missing"`
+
+	CreateBeforeDestroy bool    `json:"create_before_destroy"` // of a replace
+	Deposed             *string `json:"deposed"`               // of a delete: the instance beside the sandbox's own that goes
 }
 
 type planDocument struct {
@@ -100,6 +103,7 @@ func planOf(r *reconcile.PlanResult, extra config.Diagnostics) planDocument {
 			Before: c.Before, After: c.After, ReplacePaths: list(c.ReplacePaths),
 			Kind: c.Kind, Origin: c.Origin, Unknown: list(c.Unknown), DependsOn: list(c.DependsOn),
 			Notes: list(c.Notes), Volumes: list(c.Volumes), Missing: list(c.Missing),
+			CreateBeforeDestroy: c.CreateFirst, Deposed: orNull(c.Deposed),
 		})
 	}
 	return doc

@@ -59,10 +59,10 @@ func (s *Screen) headline(c *plan.Change) string {
 	if c.Cause != "" {
 		cause = "      " + s.paint(dim, "("+oneLine(c.Cause)+")")
 	}
-	return "  " + s.paint(bold, "# "+oneLine(c.Address)) + " will be " + s.paint(words.color, done) + rest + cause
+	return "  " + s.paint(bold, "# "+oneLine(c.Name())) + " will be " + s.paint(words.color, done) + rest + cause
 }
 
-var symbolColors = map[string]style{"+": green, "-": red, "~": amber, "-/+": red, ">": cyan}
+var symbolColors = map[string]style{"+": green, "-": red, "~": amber, "-/+": red, "+/-": red, ">": cyan}
 
 // symbol right-aligns a change's sign in three columns: "  ~", "-/+".
 func (s *Screen) symbol(sign string) string {
@@ -131,6 +131,7 @@ func (s *Screen) Plan(r *reconcile.PlanResult, destroy bool) {
 		switch c := &p.Changes[i]; {
 		case c.Kind == "output":
 			outputs = append(outputs, c)
+		case c.Deposed != "" && c.PartOfReplace(): // said with the replacement
 		case c.Action != plan.ActNoop: // a noop is bookkeeping
 			shown = append(shown, c)
 		}

@@ -57,7 +57,7 @@ func (p *Progress) Step(x reconcile.Progress) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.clear()
-	name := p.s.paint(bold, printable(x.Address)+":")
+	name := p.s.paint(bold, printable(plan.NameOf(x.Address, x.Deposed))+":")
 	words, known := doing[x.Action]
 	if !known {
 		words = [2]string{string(x.Action), string(x.Action)}

@@ -90,9 +90,25 @@ type Change struct {
 	// resume, and it is no longer expired.
 	Wake bool `json:"wake,omitempty"`
 	// Warn is the deadline that is near: the step is an event and nothing else.
-	Warn    time.Time `json:"warn,omitzero"`
-	Fresh   bool      `json:"fresh,omitempty"`   // recreate without the old layer
-	Volumes []string  `json:"volumes,omitempty"` // delete: data that goes
+	Warn  time.Time `json:"warn,omitzero"`
+	Fresh bool      `json:"fresh,omitempty"` // recreate without the old layer
+	// CreateFirst is a replace whose new instance is ready before the old one is
+	// deposed. Deposed is the instance beside the sandbox's own that a delete is about.
+	CreateFirst bool     `json:"create_first,omitempty"`
+	Deposed     string   `json:"deposed,omitempty"`
+	Volumes     []string `json:"volumes,omitempty"` // delete: data that goes
+}
+
+// Name is the address, with the deposed instance that the change is about.
+func (c *Change) Name() string { return NameOf(c.Address, c.Deposed) }
+
+// NameOf is what people read of a thing: its address, and which deposed instance of
+// it is meant, if one is.
+func NameOf(address, deposed string) string {
+	if deposed == "" {
+		return address
+	}
+	return address + " (deposed object " + deposed + ")"
 }
 
 // Diff is one attribute that differs.

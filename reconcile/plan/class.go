@@ -70,8 +70,10 @@ var classes = map[string]Class{
 	"security.drop_capabilities": Restart,
 	"security.read_only_root":    Restart,
 
-	"lifecycle.prevent_destroy": InPlace,
-	"lifecycle.ignore_changes":  InPlace,
+	"lifecycle.prevent_destroy":       InPlace,
+	"lifecycle.ignore_changes":        InPlace,
+	"lifecycle.create_before_destroy": InPlace,
+	"lifecycle.replace_triggered_by":  InPlace,
 
 	// of a network; its sandboxes are replaced with it
 	"cidr":     Replace,

@@ -88,6 +88,9 @@ func (o *one) replace(mode string) {
 	consequence := "replaced: writable layer lost" + o.claimsKept()
 	c := o.change(ActReplace, o.origin, o.cause, consequence+ends(mode))
 	c.Then, c.NewLease, c.Reason = mode, o.newLease, "replaced"
+	if c.CreateFirst = o.comesFirst(mode); c.CreateFirst {
+		c.Consequence = "replaced, create replacement and then destroy: writable layer lost" + ends(mode)
+	}
 	if o.newLease {
 		if n := o.bothDeadlines(); n != "" {
 			c.Notes = append(c.Notes, n)
@@ -95,8 +98,10 @@ func (o *one) replace(mode string) {
 	}
 	c.Notes = append(c.Notes, o.memoryLost(mode)...)
 	c = o.adopt(c)
-	if f := o.forced; f != nil && !slices.Contains(c.ReplacePaths, f.Path) {
-		c.Diff, c.ReplacePaths = append(c.Diff, *f), append(c.ReplacePaths, f.Path)
+	for _, f := range o.forced {
+		if !slices.Contains(c.ReplacePaths, f.Path) {
+			c.Diff, c.ReplacePaths = append(c.Diff, f), append(c.ReplacePaths, f.Path)
+		}
 	}
 	o.step(c)
 }

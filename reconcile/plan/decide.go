@@ -39,7 +39,7 @@ type one struct {
 	released    bool   // -release-holds
 	idleOff     bool   // held by the idle rule, which is none of its rules any more
 	newLease    bool
-	forced      *Diff // what forces a replacement without being a difference of the specs
+	forced      []Diff // what forces a replacement without being a difference of the specs
 	revive      bool
 	adopted     bool // a step has taken the spec
 }
@@ -87,6 +87,9 @@ func (w *walk) declare(a string, d *config.Resource[config.Sandbox]) {
 	}
 	if dep := w.endedDependency(d); dep != "" {
 		w.note(a + " is not made: it refers to " + dep + ", which is not there")
+		return
+	}
+	if w.cannotComeFirst(spec, d) {
 		return
 	}
 	lease := StartLease(spec, now)
@@ -406,6 +409,9 @@ func (o *one) want() bool {
 		}
 		o.class = InPlace
 	}
+	if w.cannotComeFirst(o.spec, d) {
+		return false
+	}
 	o.modeChanged = o.spec.OperatingMode != rec.Spec.OperatingMode
 	o.dateChanged = !o.spec.ShutdownTime.Equal(rec.Spec.ShutdownTime) || o.spec.Lifetime.TTL != rec.Spec.Lifetime.TTL
 
@@ -426,10 +432,10 @@ func (o *one) want() bool {
 		// Nothing can be made anew without it.
 	} else if why := w.remade[o.spec.Image]; why != "" {
 		force(why, filesOrigin)
-		o.forced = &Diff{Path: "image", Before: encode(w.in.Records.Images[o.spec.Image].Digest), Unknown: true, Replace: true}
+		o.forced = append(o.forced, Diff{Path: "image", Before: encode(w.in.Records.Images[o.spec.Image].Digest), Unknown: true, Replace: true})
 	} else if i, img := rec.Instance, w.in.Records.Images[o.spec.Image]; i != nil && i.Image != "" && img != nil && img.Digest != "" && img.Digest != i.Image {
 		force("image changed", filesOrigin)
-		o.forced = &Diff{Path: "image", Before: encode(i.Image), After: encode(img.Digest), Replace: true}
+		o.forced = append(o.forced, Diff{Path: "image", Before: encode(i.Image), After: encode(img.Digest), Replace: true})
 	}
 	if n := o.spec.Network; n != nil {
 		if why := w.remade[n.Name]; why != "" {
@@ -437,6 +443,10 @@ func (o *one) want() bool {
 		} else if w.movedAway(rec, n.Name) {
 			force(n.Name+" was replaced", filesOrigin)
 		}
+	}
+	if by := o.triggered(); by != "" && !w.networkGone(o) {
+		force(triggerPath+": "+by+" changed", FromFiles)
+		o.forced = append(o.forced, Diff{Path: triggerPath, After: encode(by), Replace: true})
 	}
 	if w.replaced(a) && !w.networkGone(o) {
 		force("-replace", FromFiles)

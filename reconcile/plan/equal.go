@@ -53,5 +53,6 @@ func sameHealth(a, b *config.Health) bool {
 }
 
 func sameLifecycle(a, b config.Lifecycle) bool {
-	return a.PreventDestroy == b.PreventDestroy && slices.Equal(a.IgnoreChanges, b.IgnoreChanges)
+	return a.PreventDestroy == b.PreventDestroy && a.CreateBeforeDestroy == b.CreateBeforeDestroy &&
+		slices.Equal(a.IgnoreChanges, b.IgnoreChanges) && slices.Equal(a.ReplaceTriggeredBy, b.ReplaceTriggeredBy)
 }

@@ -37,7 +37,7 @@ func (o *one) expire() bool {
 	case ex != nil && o.revives(ex):
 		o.revive = true
 		if ex.Paused {
-			o.lease, o.hold = o.lease.unpaused(), o.hold.without("expiry")
+			o.lease, o.hold = o.unpaused(), o.hold.without("expiry")
 			deadline, _, _ = Deadline(o.spec, o.lease)
 		}
 		if w.in.Options.ReleaseHolds && o.rests() && o.hold != nil {
@@ -47,8 +47,10 @@ func (o *one) expire() bool {
 		}
 		w.wake(deadline)
 		return false
-	case w.in.Options.ReleaseHolds && o.rests():
+	case w.in.Options.ReleaseHolds && o.rests() && !o.newLease:
 		return !o.wake()
+	case w.in.Options.ReleaseHolds && o.rests(): // replaced, and nothing of it is woken
+		o.released = o.release(nil, FromFiles, "-release-holds")
 	case ex == nil && !due:
 		if dated {
 			w.wake(deadline)
@@ -157,13 +159,21 @@ func (o *one) expire() bool {
 func (o *one) revives(ex *Expired) bool {
 	lease := o.lease
 	if ex.Paused {
-		lease = lease.unpaused()
+		lease = o.unpaused()
 	}
 	deadline, _, dated := Deadline(o.spec, lease)
 	if !dated {
 		return true
 	}
 	return o.w.in.Now.Before(deadline) && (deadline.After(ex.Deadline) || o.newLease)
+}
+
+// unpaused is the lease as if no expiry had paused the sandbox; a new one is what it is.
+func (o *one) unpaused() Lease {
+	if o.newLease {
+		return o.lease
+	}
+	return o.lease.unpaused()
 }
 
 // expiryHold is the hold that an expiry by pause leaves; nil when it is paused by
@@ -215,7 +225,7 @@ func (o *one) wake() bool {
 	}
 	c := o.change(ActRelease, FromFiles, "-release-holds", consequence)
 	c.Wake = true
-	w.add(c)
+	o.step(c) // with the spec: how long it is to live now is the declared one's word
 	return true
 }
 

@@ -71,6 +71,7 @@ func Make(in Input) *Plan {
 	} else {
 		w.keepUsed()
 		w.outputs()
+		w.retire()
 	}
 	w.plan.Changes = append(slices.Clip(w.first.changes), w.order()...)
 	w.plan.Summary = Summarize(w.plan.Changes)
@@ -106,11 +107,14 @@ type walk struct {
 	sandboxes map[string]*config.Resource[config.Sandbox]
 
 	sandboxAddresses []string
-	inScope          func(string) bool    // nil: everything
-	survivors        map[string][]string  // other live instances, by sandbox uid, sorted
-	looks            map[string]*one      // recorded sandboxes in scope, looked at
-	visited          map[string]bool      // sandboxes decided
-	steps            map[string][]Change  // decided changes, by address
+	inScope          func(string) bool   // nil: everything
+	survivors        map[string][]string // other live instances, by sandbox uid, sorted
+	looks            map[string]*one     // recorded sandboxes in scope, looked at
+	visited          map[string]bool     // sandboxes decided
+	steps            map[string][]Change // decided changes, by address
+	retired          map[string][]Change // removals of deposed instances, by sandbox address
+	fired            map[config.Trigger]bool
+	keyed            map[string][]string  // instances of resources with count or for_each; see instances
 	stays            map[string]string    // things that cannot go in this plan, and why
 	remade           map[string]string    // networks, images and volumes under sandboxes that must follow, and why
 	early            map[string]bool      // networks taken down before others are made
@@ -125,6 +129,8 @@ func newWalk(in Input) *walk {
 		looks:     make(map[string]*one, len(in.Records.Sandboxes)),
 		visited:   map[string]bool{},
 		steps:     map[string][]Change{},
+		retired:   map[string][]Change{},
+		fired:     map[config.Trigger]bool{},
 		stays:     map[string]string{},
 		remade:    map[string]string{},
 		early:     map[string]bool{},
@@ -233,7 +239,7 @@ func (w *walk) findSurvivors() {
 		if !seen.Alive || seen.Released {
 			continue
 		}
-		if s := recorded[seen.UID]; s != nil && (instanceOf(s) == id || s.CarryFrom == id || slices.Contains(s.Doomed, id)) {
+		if s := recorded[seen.UID]; s != nil && (instanceOf(s) == id || s.CarryFrom == id || slices.Contains(s.Doomed, id) || s.DeposedAt(id) >= 0) {
 			continue // its own, or one it is done with
 		} else if s != nil {
 			w.survivors[seen.UID] = append(w.survivors[seen.UID], id)
@@ -267,7 +273,7 @@ func Summarize(changes []Change) Summary {
 	var s Summary
 	counted := map[string]bool{}
 	for _, c := range changes {
-		if c.Kind == "output" || c.Action == ActNoop || c.Reason == takenDown {
+		if c.Kind == "output" || c.Action == ActNoop || c.PartOfReplace() {
 			continue
 		}
 		column, name := &s.Converge, "converge"
@@ -306,7 +312,7 @@ func (p *Plan) Readdresses() bool {
 func (p *Plan) Losses() int {
 	lost, fromFiles := map[string]bool{}, map[string]bool{}
 	for _, c := range p.Changes {
-		if c.Kind != "sandbox" && c.Kind != "volume" {
+		if (c.Kind != "sandbox" && c.Kind != "volume") || c.Deposed != "" {
 			continue
 		}
 		fromFiles[c.Address] = fromFiles[c.Address] || c.Origin == FromFiles
@@ -318,9 +324,15 @@ func (p *Plan) Losses() int {
 	return len(lost)
 }
 
+// PartOfReplace reports whether the change is a half of a replacement that another
+// change of the plan speaks of: the taking down before, the removal after.
+func (c *Change) PartOfReplace() bool {
+	return c.Reason == takenDown || c.Deposed != "" && c.Reason == replacedBy
+}
+
 // Unsettled lists the addresses whose exports (config.Export) will change when
-// the plan is applied: what is created, and networks and images that are made
-// anew. To see in a plan what follows from that, evaluate the configuration
+// the plan is applied: what is created, what is there before its predecessor goes,
+// and networks and images that are made anew. To see in a plan what follows from that, evaluate the configuration
 // without their exports and call Make again.
 func (p *Plan) Unsettled() []string {
 	set := map[string]bool{}
@@ -339,7 +351,7 @@ func unsettles(c *Change) bool {
 	case "image":
 		return c.Action == ActCreate || c.Action == ActUpdate
 	case "sandbox", "volume":
-		return c.Action == ActCreate
+		return c.Action == ActCreate || c.CreateFirst
 	}
 	return false
 }

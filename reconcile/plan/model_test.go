@@ -107,6 +107,11 @@ func (m *model) network(c *Change) {
 			if s.Spec.Network != nil && s.Spec.Network.Name == c.Address && s.phase().live() && m.Observed.Instances[s.Instance.ID].Alive {
 				m.wrong = append(m.wrong, c.String()+": still used by "+a)
 			}
+			for _, d := range s.Deposed {
+				if d.Net != nil && d.Net.Network == c.Address {
+					m.wrong = append(m.wrong, c.String()+": still used by deposed "+d.Instance.ID+" of "+a)
+				}
+			}
 		}
 	}
 	switch c.Action {
@@ -188,6 +193,17 @@ func (m *model) sandbox(c *Change) {
 		m.wrong = append(m.wrong, c.String()+": there is no such record")
 		return
 	}
+	if c.Deposed != "" {
+		i := rec.DeposedAt(c.Deposed)
+		if i < 0 {
+			m.wrong = append(m.wrong, c.String()+": there is no such deposed instance")
+			return
+		}
+		delete(m.Observed.Instances, c.Deposed)
+		rec.Deposed = slices.Delete(slices.Clone(rec.Deposed), i, i+1)
+		return
+	}
+	before := rec.Lease
 	if c.After != nil {
 		Adopt(rec, find1(m.Desired.Sandboxes, c.Address), c)
 	}
@@ -252,6 +268,12 @@ func (m *model) sandbox(c *Change) {
 		}
 	}
 	fresh := func() {
+		if c.CreateFirst {
+			if !rec.phase().live() || rec.Instance.ID != c.Instance || len(rec.Spec.Volumes) > 0 {
+				m.wrong = append(m.wrong, c.String()+": nothing is to stay until it is there")
+			}
+			rec.Depose()
+		}
 		if rec.Instance != nil {
 			delete(m.Observed.Instances, rec.Instance.ID)
 		}
@@ -289,6 +311,9 @@ func (m *model) sandbox(c *Change) {
 				delete(m.Observed.Instances, i)
 			}
 		}
+		for _, d := range rec.Deposed {
+			delete(m.Observed.Instances, d.Instance.ID)
+		}
 		if rec.phase() != Destroyed {
 			move(VerbDestroy)
 		}
@@ -310,7 +335,7 @@ func (m *model) sandbox(c *Change) {
 		fresh()
 		refill()
 		if c.NewLease {
-			rec.Lease = rec.Lease.Anew(&rec.Spec, m.Now)
+			rec.Lease = before.Anew(&rec.Spec, m.Now)
 		}
 		rec.Restarts = Retry{}
 		toMode(c.Then)

@@ -75,6 +75,9 @@ type Input struct {
 	Trigger Trigger
 	Options Options
 	Limits  Limits
+	// Triggered are sandboxes that a plan of more than these records has found to be
+	// replaced by replace_triggered_by, and what for (Change.TriggeredBy).
+	Triggered map[string]string
 }
 
 // Limits are the host settings a plan obeys.

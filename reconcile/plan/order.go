@@ -19,11 +19,16 @@ type portKey struct {
 //  2. sandboxes on networks that go or are replaced, taken down
 //  3. networks that make room for others
 //  4. everything made or changed, what is referred to first
-//  5. networks, volumes and images that go
-//  6. outputs
+//  5. old instances whose replacements came first, once all that refers to them
+//     has turned to these
+//  6. networks, volumes and images that go
+//  7. outputs
+//
+// Instances that were deposed before go with what else is done to their sandbox.
 //
 // A cycle, which a configuration cannot have, is cut at an arbitrary but fixed place.
 func (w *walk) order() []Change {
+	w.addRetired()
 	if len(w.steps) == 0 {
 		return []Change{}
 	}
@@ -34,7 +39,7 @@ func (w *walk) order() []Change {
 			outs = append(outs, a)
 		case kind == "sandbox" && w.leaves(a):
 			going = append(going, a)
-		case cs[len(cs)-1].Action == ActDelete, cs[len(cs)-1].Action == ActForget:
+		case kind != "sandbox" && cs[len(cs)-1].Action == ActDelete, cs[len(cs)-1].Action == ActForget:
 			late = append(late, a)
 		default:
 			made = append(made, a)
@@ -55,6 +60,7 @@ func (w *walk) order() []Change {
 	})
 	w.takeDown(made)
 	w.findReleased()
+	retiring, dependants := w.successors(made)
 
 	placed := map[string]bool{}
 	out := make([]Change, 0, len(w.steps)+8)
@@ -79,11 +85,20 @@ func (w *walk) order() []Change {
 	}
 	// The first half of those whose network is taken away under them.
 	for _, a := range made {
-		if n := w.steps[a]; len(n) > 1 && n[0].Reason == takenDown {
-			out = append(out, n[0])
-			w.steps[a] = n[1:]
+		if front := w.inFront(a); len(front) > 0 {
+			out = append(out, front...)
 			placed[a] = true
 		}
+	}
+	wanted := map[portKey][]string{}
+	if len(retiring) > 0 {
+		wanted = w.portsWanted(made)
+	}
+	retire := func(a string) {
+		c := retiring[a]
+		c.DependsOn = slices.DeleteFunc(dependants[a], func(d string) bool { return !placed[d] })
+		out = append(out, c)
+		delete(retiring, a)
 	}
 	for _, a := range early {
 		emit(a, users[a])
@@ -91,7 +106,7 @@ func (w *walk) order() []Change {
 	}
 	for _, a := range topological(made, w.needs) {
 		waits := w.needs(a)
-		if w.steps[a][0].Kind == "network" {
+		if len(w.steps[a]) > 0 && w.steps[a][0].Kind == "network" {
 			waits = append(waits, early...)
 		}
 		// What is only repaired or changed in place need not wait for those that leave.
@@ -100,6 +115,12 @@ func (w *walk) order() []Change {
 		}
 		emit(a, waits)
 		placed[a] = true
+		if _, first := retiring[a]; first && w.hands(a, wanted) {
+			retire(a)
+		}
+	}
+	for _, a := range slices.Sorted(mapKeys(retiring)) {
+		retire(a)
 	}
 	for _, a := range topological(late, func(a string) []string { return users[a] }) {
 		emit(a, users[a])
@@ -145,6 +166,10 @@ func (w *walk) takeDown(made []string) {
 			continue
 		}
 		c := w.steps[a][i]
+		if c.CreateFirst {
+			w.refuseUnder(rec.Spec.Network.Name, a, "destroyed before another takes its range", position(w.sandboxes[a]))
+			continue
+		}
 		down := Change{Address: a, Kind: "sandbox", Action: ActSuspend, Origin: c.Origin, Cause: c.Cause, Instance: c.Instance,
 			Consequence: "taken down, so that its network can go", Reason: takenDown}
 		w.steps[a] = append([]Change{down}, w.steps[a]...)
@@ -169,6 +194,11 @@ func (w *walk) recordedUsers() map[string][]string {
 			continue
 		}
 		deps := append(references(&rec.Spec), rec.DependsOn...)
+		for _, d := range rec.Deposed {
+			if d.Net != nil {
+				deps = append(deps, d.Net.Network)
+			}
+		}
 		slices.Sort(deps)
 		for _, d := range slices.Compact(deps) {
 			if _, changes := w.steps[d]; changes && d != a {

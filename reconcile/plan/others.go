@@ -145,16 +145,20 @@ func (w *walk) movable(a string) bool {
 		w.fail(a, a+" cannot be replaced", user+" is on it and is left alone. Declare another network for the others.", config.Position{})
 		return false
 	}
+	if user := w.staysUp(a); user != "" {
+		w.refuseUnder(a, user, "replaced", source(w.networks[a], "cidr"))
+		return false
+	}
 	for _, user := range slices.Sorted(mapKeys(w.in.Records.Sandboxes)) {
 		rec := w.in.Records.Sandboxes[user]
-		if !rec.uses(a) {
+		if !rec.uses(a) && !rec.deposedOn(a) {
 			continue
 		}
 		switch o := w.looks[user]; {
 		case o == nil:
 			w.fail(a, a+" cannot be replaced", user+" is on it and is not part of this plan. Take both in.", config.Position{})
 			return false
-		case o.stuck != "" || o.dying():
+		case rec.uses(a) && (o.stuck != "" || o.dying()):
 			why := o.stuck
 			if why == "" {
 				why = "is still dying"
@@ -273,6 +277,12 @@ func (w *walk) keepUsed() {
 		if rec.Net != nil && !slices.Contains(refs, rec.Net.Network) {
 			refs = append(refs, rec.Net.Network)
 		}
+		for _, d := range rec.Deposed {
+			// What is deposed goes in this plan, whatever becomes of its sandbox.
+			if d.Net != nil && !w.covered(a) && !slices.Contains(refs, d.Net.Network) {
+				refs = append(refs, d.Net.Network)
+			}
+		}
 		for _, ref := range refs {
 			users[ref] = append(users[ref], a)
 		}
@@ -330,9 +340,12 @@ func (w *walk) addressesDeleted() []string {
 
 // leaves reports whether the sandbox's record goes in this plan.
 func (w *walk) leaves(a string) bool {
-	return slices.ContainsFunc(w.steps[a], func(c Change) bool {
-		return c.Action == ActDelete || c.Action == ActForget || (c.Action == ActExpire && c.Then == "destroyed")
-	})
+	return slices.ContainsFunc(w.steps[a], func(c Change) bool { return c.endsRecord() })
+}
+
+// endsRecord reports whether the record goes with the change.
+func (c *Change) endsRecord() bool {
+	return c.Deposed == "" && (c.Action == ActDelete || c.Action == ActForget || (c.Action == ActExpire && c.Then == "destroyed"))
 }
 
 // overlaps reports whether a declared network claims a part of a recorded one's range.

@@ -16,6 +16,12 @@ func (c Change) String() string {
 	if c.Fresh {
 		add("fresh")
 	}
+	if c.CreateFirst {
+		add("create first")
+	}
+	if c.Deposed != "" {
+		add("deposed %s", c.Deposed)
+	}
 	if c.NewLease {
 		add("new lease")
 	}

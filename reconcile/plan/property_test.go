@@ -56,8 +56,9 @@ func drawSpec(t *rapid.T) config.Sandbox {
 
 func drawLife(t *rapid.T) config.Lifecycle {
 	return config.Lifecycle{
-		PreventDestroy: pick(t, "prevent_destroy", false, false, false, false, false, false, false, true),
-		IgnoreChanges:  pick(t, "ignore_changes", nil, nil, nil, []string{"labels", "image"}),
+		PreventDestroy:      pick(t, "prevent_destroy", false, false, false, false, false, false, false, true),
+		CreateBeforeDestroy: pick(t, "create_before_destroy", false, false, true),
+		IgnoreChanges:       pick(t, "ignore_changes", nil, nil, nil, []string{"labels", "image"}),
 	}
 }
 
@@ -124,6 +125,16 @@ func drawRecord(t *rapid.T, i int) (*Sandbox, *Seen) {
 	if len(sp.Volumes) > 0 && rapid.Bool().Draw(t, "claims made") {
 		rec.Claim = map[string]string{"work": "v-" + name}
 	}
+	for n := range pick(t, "deposed", 0, 0, 0, 1, 2) {
+		d := Deposed{Instance: Instance{ID: fmt.Sprint("i-deposed", i, n), Phase: pick(t, "its phase", Running, Stopped, Pending)}}
+		if at := pick(t, "its network", "", "network.a", "network.b", "network.c"); at != "" {
+			d.Net = &Net{Network: at, Address: netip.MustParseAddr("10.88.0.77")}
+		}
+		if pick(t, "its removal failed", false, false, true) {
+			d.Retry = Retry{Attempts: 1, NextAt: moment(t, "next removal"), Error: "busy"}
+		}
+		rec.Deposed = append(rec.Deposed, d)
+	}
 	if pick(t, "pending", false, false, false, false, true) {
 		return rec, nil
 	}
@@ -162,6 +173,11 @@ func drawWorld(t *rapid.T) Input {
 			for n := range pick(t, "survivors", 0, 0, 0, 0, 1, 2) {
 				in.Observed.Instances[fmt.Sprint("i-other", i, n)] = drawSeen(t, rec.UID)
 			}
+			for _, dep := range rec.Deposed {
+				if pick(t, "deposed seen", true, true, false) {
+					in.Observed.Instances[dep.Instance.ID] = drawSeen(t, rec.UID)
+				}
+			}
 			if rapid.Bool().Draw(t, "doomed") {
 				rec.Doomed = []string{fmt.Sprint("i-other", i, 0)}
 			}
@@ -192,6 +208,12 @@ func drawWorld(t *rapid.T) Input {
 		d.Sandboxes[i].DependsOn = references(&d.Sandboxes[i].Spec)
 		if i > 0 && pick(t, "depends", false, false, true) {
 			d.Sandboxes[i].DependsOn = append(d.Sandboxes[i].DependsOn, d.Sandboxes[i-1].Address)
+		}
+		if by := pick(t, "triggered by", "", "", "", "network.a", "image.base", "volume.a", "sandbox"); by != "" {
+			if by == "sandbox" {
+				by = d.Sandboxes[max(0, i-1)].Address
+			}
+			d.Sandboxes[i].Lifecycle.ReplaceTriggeredBy = []config.Trigger{{Address: by, Path: pick(t, "trigger path", "", "", "cidr", "command", "instance_id", "address")}}
 		}
 	}
 	for _, a := range []string{"image.base", "image.other"} {
@@ -299,6 +321,9 @@ func TestApplyingLeavesNothingToDo(t *testing.T) {
 		if wait && second.Diags.HasErrors() {
 			return // refused, now that it is its turn
 		}
+		if second.Diags.HasErrors() && slices.ContainsFunc(first.Notes, func(n string) bool { return strings.Contains(n, " is not replaced yet: ") }) {
+			return // what moved onto it meanwhile keeps it from being replaced
+		}
 		if !second.Empty() || second.Diags.HasErrors() || slices.ContainsFunc(second.Changes, func(c Change) bool { return true }) {
 			t.Fatalf("first plan\n%s\nleaves a second\n%s", first, second)
 		}
@@ -396,16 +421,30 @@ func TestPlansStayInBounds(t *testing.T) {
 		if after := encode(in); string(after) != string(before) {
 			t.Fatalf("Make changed its input from\n%s\nto\n%s", before, after)
 		}
-		done := map[string]bool{}
+		done, deposes, ups := map[string]bool{}, map[string]bool{}, map[string]string{}
 		for _, c := range p.Changes {
 			if in.Trigger == Keep && c.Origin != FromHost {
 				t.Fatalf("the agent acts for files: %s", c)
 			}
+			if c.Deposed != "" && (c.Kind != "sandbox" || c.Action != ActDelete || c.Instance != "" || c.Reason == replacedBy && !deposes[c.Deposed]) {
+				t.Fatalf("takes away what is not deposed: %s in\n%s", c, p)
+			}
+			if c.CreateFirst {
+				deposes[c.Instance] = true
+			}
 			if c.Instance != "" {
 				rec := in.Records.Sandboxes[c.Address]
 				own := rec != nil && rec.Instance != nil && rec.Instance.ID == c.Instance
-				if rec != nil && slices.Contains(rec.Doomed, c.Instance) {
-					t.Fatalf("goes on with a doomed instance: %s", c)
+				if rec != nil && (slices.Contains(rec.Doomed, c.Instance) || rec.DeposedAt(c.Instance) >= 0) {
+					t.Fatalf("goes on with an instance that is to go: %s", c)
+				}
+				// Until a replacement that comes first is ready nothing is done to the old one.
+				if ups[c.Instance] != "" && c.CreateFirst {
+					t.Fatalf("%s although before it does %s in\n%s", c, ups[c.Instance], p)
+				}
+				switch c.Action {
+				case ActSuspend, ActStop, ActPause, ActRestart, ActExpire, ActDelete, ActRecreate:
+					ups[c.Instance] = string(c.Action)
 				}
 				if !own && (rec == nil || rec.UID == "" || in.Observed.Instances[c.Instance].UID != rec.UID) {
 					t.Fatalf("touches an instance that is not its own: %s", c)
@@ -424,6 +463,7 @@ func TestPlansStayInBounds(t *testing.T) {
 			}
 			done[c.Address] = true
 		}
+		checkDeposed(t, &in, p)
 		if in.Options.RefreshOnly && len(p.Changes) > 0 {
 			t.Fatalf("-refresh-only changes something:\n%s", p)
 		}
@@ -434,7 +474,7 @@ func TestPlansStayInBounds(t *testing.T) {
 			}
 			if seen, ok := in.Observed.Instances[instanceOf(rec)]; ok && seen.Unknown != "" {
 				for _, c := range p.Changes {
-					if c.Address == a {
+					if c.Address == a && c.Deposed == "" {
 						t.Fatalf("acts without having been able to look: %s", c)
 					}
 				}
@@ -444,6 +484,39 @@ func TestPlansStayInBounds(t *testing.T) {
 			}
 		}
 	})
+}
+
+// checkDeposed: what is deposed is always planned for removal, unless the agent waits
+// to try again, and so is what this plan deposes.
+func checkDeposed(t *rapid.T, in *Input, p *Plan) {
+	removed, ended, deposes := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	for i := range p.Changes {
+		c := &p.Changes[i]
+		removed[c.Deposed] = true
+		ended[c.Address] = ended[c.Address] || c.endsRecord()
+		if c.CreateFirst {
+			deposes[c.Instance] = true
+		}
+	}
+	for id := range deposes {
+		if !removed[id] {
+			t.Fatalf("deposes %s for good:\n%s", id, p)
+		}
+	}
+	if in.Options.RefreshOnly || len(in.Options.Targets)+len(in.Options.Excludes) > 0 {
+		return
+	}
+	for a, rec := range in.Records.Sandboxes {
+		for _, d := range rec.Deposed {
+			waits := in.Trigger == Keep && d.Retry.Error != "" && in.Now.Before(d.Retry.NextAt)
+			if !removed[d.Instance.ID] && !ended[a] && !waits {
+				t.Fatalf("deposed %s of %s is not planned for removal in\n%s", d.Instance.ID, a, p)
+			}
+			if waits && !ended[a] && (p.WakeAt.IsZero() || p.WakeAt.After(d.Retry.NextAt)) {
+				t.Fatalf("deposed %s of %s is due at %s, but it wakes at %s", d.Instance.ID, a, stamp(d.Retry.NextAt), stamp(p.WakeAt))
+			}
+		}
+	}
 }
 
 // warned plans, after the events that tell of deadlines that a plan before gave.
@@ -521,7 +594,7 @@ func TestStepsOfOnePlanDoNotFightEachOther(t *testing.T) {
 		p := Make(in)
 		moves := map[string][]Action{}
 		for _, c := range p.Changes {
-			if c.Kind != "sandbox" || c.Reason == takenDown {
+			if c.Kind != "sandbox" || c.Reason == takenDown || c.Deposed != "" {
 				continue
 			}
 			switch c.Action {

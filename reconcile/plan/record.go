@@ -72,6 +72,8 @@ type Sandbox struct {
 	// over; Doomed are instances of ours still to be removed from the host.
 	CarryFrom string   `json:"carry_from,omitempty"`
 	Doomed    []string `json:"doomed,omitempty"`
+	// Deposed are to go as well, and have reservations of their own until then.
+	Deposed []Deposed `json:"deposed,omitempty"`
 }
 
 // Instance is one incarnation on the host.

@@ -74,9 +74,6 @@ func (r Retry) paced(least, most time.Duration, now time.Time, jitter float64) R
 // GiveUp reports whether a sandbox that could not be brought up since the
 // series' beginning is to be failed: lifetime.start_timeout has passed since.
 func GiveUp(r Retry, spec *config.Sandbox, now time.Time) bool {
-	limit := time.Duration(spec.Lifetime.StartTimeout)
-	if limit <= 0 {
-		limit = startTimeout
-	}
+	limit := ReadyWithin(spec)
 	return r.Error != "" && !r.Since.IsZero() && !now.Before(r.Since.Add(limit))
 }

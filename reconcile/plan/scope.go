@@ -118,6 +118,9 @@ func (w *walk) refersTo(a string) []string {
 	}
 	if r := w.sandboxes[a]; r != nil {
 		add(r.DependsOn, &r.Spec)
+		for _, t := range r.Lifecycle.ReplaceTriggeredBy {
+			out = append(out, w.instances(t.Address)...)
+		}
 	}
 	if r := w.in.Records.Sandboxes[a]; r != nil {
 		add(r.DependsOn, &r.Spec)

@@ -302,6 +302,12 @@ func (s *stage) check(now *picture) {
 			old.Address = is.Address
 		}
 		isA := address == "sandbox.a"
+		if isA && s.v.anew {
+			if old.Address == is.Address || old.Ports["http"] == is.Ports["http"] {
+				s.Errorf("%s was %+v, is %+v: it still has what was reserved for the old one", address, old, is)
+			}
+			old.Address, old.Ports = is.Address, is.Ports
+		}
 		if isA && !s.v.samePID || s.v.alone {
 			old.PID, old.Instance = is.PID, is.Instance
 		}

@@ -47,6 +47,7 @@ type verb struct {
 	samePID   bool // its process goes on
 	newLayer  bool // its writable layer goes
 	moves     bool // its address goes, with its network
+	anew      bool // what is reserved for it goes, too: address, ports, id range
 	ends      bool // all of it goes
 	bystander bool // there is a sandbox.c, which is new as well
 	// alone: there is no neighbour, or it is part of the work.
@@ -108,8 +109,13 @@ func after(verbs ...string) func(*world) {
 	}
 }
 
-// verbs are all that there is to do. A replacement that is made before the old one goes
-// (create_before_destroy) is not among them: the language refuses it so far.
+// first has a sandbox.a whose replacement is there before the old instance goes.
+func first(extra string) string {
+	claim := `volume "work" { path = "/work" }`
+	return strings.Replace(a("lifecycle { create_before_destroy = true }\n  "+extra), claim, "", 1)
+}
+
+// verbs are all that there is to do.
 var verbs = named([]*verb{
 	{name: "first", after: a(""), alone: true, fresh: true},
 	{name: "create", before: base + b, after: a("")},
@@ -134,6 +140,11 @@ var verbs = named([]*verb{
 	{name: "update", before: a(""), after: strings.Replace(a(`resources { pids = 50 }`), "container = 80", "container = 81", 1), samePID: true},
 	{name: "restart", before: a(""), after: a(`env = { X = "1" }`)},
 	{name: "replace", before: a(""), after: a("security { user_namespace = false }"), newLayer: true},
+	{name: "replace first", before: first(""), after: first("env = { X = \"1\" }\n security { user_namespace = false }"), newLayer: true, anew: true},
+	{name: "replace first probed", before: first(""), after: first(`health {
+    command = ["true"]
+  }
+  security { user_namespace = false }`), newLayer: true, anew: true},
 	{name: "replace network", before: a(""), after: strings.Replace(a(""), "NET0", "NET1", 1), newLayer: true, moves: true, alone: true},
 	{name: "update network", before: a(""), after: strings.Replace(a(""), `"NET0"`, "\"NET0\"\n internet = true\n", 1), samePID: true},
 	{name: "remove", before: a(""), after: base + b, ends: true},
