@@ -118,6 +118,17 @@ func TestCreateBeforeDestroyIsRefused(t *testing.T) {
 			t.Errorf("want %q:\n%v\n%s", want, p.Diags, p)
 		}
 	}
+	things := newWorld().network("network.n", "10.88.0.0/24").volume("volume.v")
+	things.Desired.Images[0].Lifecycle.CreateBeforeDestroy = true
+	things.Desired.Volumes[0].Lifecycle.CreateBeforeDestroy = true
+	things.Desired.Networks[0].Lifecycle.ReplaceTriggeredBy = []config.Trigger{{Address: "image.base"}}
+	var said []string
+	for _, d := range Make(things.Input).Diags {
+		said = append(said, d.Summary)
+	}
+	if want := []string{"create_before_destroy of image.base is not supported", "replace_triggered_by of network.n is not supported", "create_before_destroy of volume.v is not supported"}; !slices.Equal(said, want) {
+		t.Errorf("%q, want %q", said, want)
+	}
 	// What moves to another range stays up, and its network goes last.
 	free := moved()
 	free.Desired.Networks[0] = config.Resource[config.Network]{Address: "network.m", Spec: config.Network{CIDR: "10.99.0.0/24"}}

@@ -44,6 +44,7 @@ func Make(in Input) *Plan {
 		}
 	}
 
+	w.onlyOfSandboxes()
 	for _, a := range union(w.images, in.Records.Images) {
 		if w.covered(a) {
 			w.image(a)

@@ -34,6 +34,33 @@ func (w *walk) guarded(address string, l config.Lifecycle, what, cause string, a
 	return true
 }
 
+// onlyOfSandboxes refuses what only the replacement of a sandbox can be told.
+func (w *walk) onlyOfSandboxes() {
+	refuse := func(a string, l config.Lifecycle, sources map[string]config.Position, block config.Position) {
+		at := func(argument string) config.Position {
+			if p, ok := sources["lifecycle."+argument]; ok {
+				return p
+			}
+			return block
+		}
+		if l.CreateBeforeDestroy {
+			w.fail(a, "create_before_destroy of "+a+" is not supported", "Only a sandbox can be replaced after the new one is there. Leave it out.", at("create_before_destroy"))
+		}
+		if len(l.ReplaceTriggeredBy) > 0 {
+			w.fail(a, "replace_triggered_by of "+a+" is not supported", "Only a sandbox can be replaced for a change of something else. Leave it out.", at("replace_triggered_by"))
+		}
+	}
+	for a, d := range w.images {
+		refuse(a, d.Lifecycle, d.Sources, d.Source)
+	}
+	for a, d := range w.networks {
+		refuse(a, d.Lifecycle, d.Sources, d.Source)
+	}
+	for a, d := range w.volumes {
+		refuse(a, d.Lifecycle, d.Sources, d.Source)
+	}
+}
+
 // lifecycle is what guards a resource: the word of the files while it is
 // declared, of the record when its block is gone.
 func lifecycle[T any](d *config.Resource[T], recorded config.Lifecycle) config.Lifecycle {
