@@ -458,3 +458,38 @@ func TestDryRunsTouchNothing(t *testing.T) {
 		l.end(e)
 	})
 }
+
+// A sandbox that gets another address, or is given up, takes care of what is deposed.
+func TestDeposedFollowsItsSandbox(t *testing.T) {
+	withFirst(t, firsts(""), false, func(l *lab, e *Engine) {
+		was := l.id(e, "sandbox.a")
+		l.world.Fail(sim.OpRemove, was, errors.New("busy"), sim.Before, 2)
+		l.applyFails(e, plan.Options{Replace: []string{"sandbox.a"}})
+		for from, to := range map[string]string{"sandbox.a": "sandbox.z", "network.n": "network.m"} {
+			if _, err := e.StateMove(context.Background(), StateMoveRequest{From: from, To: to}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if d := e.current("sandbox.z").Deposed; len(d) != 1 || d[0].Instance.ID != was || d[0].Net.Network != "network.m" {
+			t.Fatalf("deposed %+v", d)
+		}
+		forget := StateRemoveRequest{Addresses: []string{"sandbox.z"}}
+		if _, err := e.StateRemove(context.Background(), forget); err == nil {
+			t.Fatal("it is forgotten, and its deposed instance with it")
+		}
+		id := l.id(e, "sandbox.z")
+		if _, err := e.StateRemove(context.Background(), forget); err != nil {
+			t.Fatal(err)
+		}
+		if _, there, err := e.host.Inspect(context.Background(), was); there || err != nil {
+			t.Errorf("%s is still there, %v", was, err)
+		}
+		l.main(strings.NewReplacer(`"a"`, `"z"`, "sandbox.a", "sandbox.z", "network.n", "network.m", `"n"`, `"m"`).Replace(firsts("")) +
+			fmt.Sprintf("import {\n to = sandbox.z\n id = %q\n}\n", id))
+		l.apply(e, plan.Options{})
+		if l.id(e, "sandbox.z") != id {
+			t.Error("it was not taken back")
+		}
+		l.tidy(e)
+	})
+}

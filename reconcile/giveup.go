@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"pinfold/reconcile/plan"
 	"pinfold/runtime"
@@ -15,6 +16,11 @@ import (
 func (e *actor) giveUp(ctx context.Context, rec *plan.Sandbox, cause string) error {
 	if doomed(rec) {
 		if err := e.removeDoomed(ctx, rec); err != nil {
+			return fmt.Errorf("cannot forget %s: %w", rec.Address, err)
+		}
+	}
+	for _, d := range slices.Clone(rec.Deposed) {
+		if err := e.removeDeposed(ctx, rec, d.Instance.ID); err != nil {
 			return fmt.Errorf("cannot forget %s: %w", rec.Address, err)
 		}
 	}

@@ -107,6 +107,7 @@ func (p *probes) rename(to map[string]string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	renameKeys(p.of, to)
+	renameKeys(p.ready, to)
 	for address, n := range p.of {
 		n.address = address
 	}

@@ -282,6 +282,8 @@ func candidate(s runtime.InstanceState, n runtime.Noted) plan.Candidate {
 		c.Refused = "It could not be looked at: " + s.Unknown + "."
 	case !ok:
 		c.Refused = "Nothing beside its files tells what was declared."
+	case doc.Sandbox.Instance.ID != s.ID:
+		c.Refused = "It was deposed: instance " + doc.Sandbox.Instance.ID + " took its place."
 	default:
 		c.Sandbox, c.Network, c.Volumes, c.Image = doc.Sandbox, doc.Network, doc.Volumes, doc.Image
 	}
@@ -313,6 +315,7 @@ func (r *run) takeBack(ctx context.Context, p *prepared, imports []plan.Change) 
 			if i := rec.Instance; i.PID != 0 {
 				r.host.Recall(i.ID, runtime.Process{PID: i.PID, StartTime: i.StartTime, BootID: i.BootID}, runtime.Mark{UID: rec.UID, Address: rec.Address})
 			}
+			r.recallDeposed(rec)
 			rec.Conditions = implied(rec)
 			ev.UID = rec.UID
 			set(&w.ended, c.Address, nil)

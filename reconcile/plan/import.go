@@ -125,7 +125,7 @@ func copyMap[V any](m map[string]V) map[string]V {
 // empty: none.
 func (r *Records) Holder(id string) string {
 	for a, s := range r.Sandboxes {
-		if instanceOf(s) == id || s.CarryFrom == id || slices.Contains(s.Doomed, id) {
+		if instanceOf(s) == id || slices.Contains(s.Past(), id) {
 			return a
 		}
 		for name, claim := range s.Claim {

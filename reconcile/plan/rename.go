@@ -74,6 +74,14 @@ func (s *Sandbox) renamed(address string, ref newNames) *Sandbox {
 		n.Network = ref.one(n.Network)
 		c.Net = &n
 	}
+	c.Deposed = slices.Clone(s.Deposed)
+	for i := range c.Deposed {
+		if c.Deposed[i].Net != nil {
+			n := *c.Deposed[i].Net
+			n.Network = ref.one(n.Network)
+			c.Deposed[i].Net = &n
+		}
+	}
 	return &c
 }
 
@@ -85,6 +93,11 @@ func (s *Sandbox) mentions() []string {
 	}
 	if s.Net != nil {
 		out = append(out, s.Net.Network)
+	}
+	for _, d := range s.Deposed {
+		if d.Net != nil {
+			out = append(out, d.Net.Network)
+		}
 	}
 	return out
 }

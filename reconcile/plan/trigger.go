@@ -74,8 +74,7 @@ func (w *walk) instances(address string) []string {
 	if w.keyed == nil {
 		w.keyed = map[string][]string{}
 		add := func(a string) {
-			if strings.HasSuffix(a, "]") {
-				of := a[:openBracket(a)]
+			if of := withoutKey(a); of != a {
 				w.keyed[of] = append(w.keyed[of], a)
 			}
 		}
@@ -96,17 +95,6 @@ func (w *walk) instances(address string) []string {
 		}
 	}
 	return w.keyed[address]
-}
-
-// openBracket is where the key at an address's end begins: of module.m["a"].sandbox.b["c[d]"]
-// the bracket before "c[d]".
-func openBracket(a string) int {
-	if strings.HasSuffix(a, `"]`) {
-		if i := strings.LastIndex(a, `["`); i >= 0 {
-			return i
-		}
-	}
-	return max(strings.LastIndex(a, "["), 0)
 }
 
 // touches reports whether a change updates or replaces something, or the attribute
