@@ -65,8 +65,13 @@ func (l *library) call(d *declaration, way []string) {
 		d.after = d.m.place(&declaration{kind: "after", name: d.name, m: d.m, rng: d.rng, block: d.block})
 	}
 	attr := d.attr("source")
-	if attr == nil {
-		return // reported by check
+	if attr == nil { // reported by check; what may have been meant is said here
+		for _, name := range slices.Sorted(maps.Keys(d.inputs)) {
+			if best := closest(name, metaArguments[:4]); best != "" {
+				l.fail(d.blame(), d.inputs[name].rng.Ptr(), "Unknown argument", "%s has no argument %q. Did you mean %q?", capital(d.title()), name, best)
+			}
+		}
+		return
 	}
 	dir, why := localSource(d.m.dir, attr)
 	rng := attr.Expr.Range()

@@ -49,19 +49,7 @@ func splitStep(address string) (s addressStep) {
 
 // Covers reports whether the block is about an address: step by step what From names, or
 // something in it. A step without a key stands for all instances, of modules on the way too.
-func (r Removal) Covers(address string) bool {
-	for from := r.From; from != ""; {
-		if address == "" {
-			return false
-		}
-		want, have := splitStep(from), splitStep(address)
-		if want.text != have.text || want.key != "" && want.key != have.key {
-			return false
-		}
-		from, address = want.rest, have.rest
-	}
-	return r.From != "" && (address == "" || namesModule(r.From))
-}
+func (r Removal) Covers(address string) bool { return Covers(r.From, address) }
 
 // Apply gives the address that the move makes of one, and whether it is concerned at
 // all. A move between resources or modules without keys takes all their instances
