@@ -369,12 +369,22 @@ func restorable(stateDir, file string) (lineage string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if r.Lineage == "" || r.Lineage == left.Lineage { // a damaged one is refused with its own words
+	if r.Lineage == "" { // a damaged one is refused with its own words
 		return left.Lineage, nil
 	}
-	return "", &Error{Kind: Invalid, Message: fmt.Sprintf(
+	return left.Lineage, ownLineage(stateDir, file, r.Lineage)
+}
+
+// ownLineage refuses to restore what is of another lineage than the instances and
+// volumes that lie in the state dir.
+func ownLineage(stateDir, file, lineage string) error {
+	left, err := host.LeftIn(stateDir)
+	if err != nil || len(left.Instances)+left.Volumes == 0 || left.Lineage == lineage {
+		return err
+	}
+	return &Error{Kind: Invalid, Message: fmt.Sprintf(
 		"cannot restore %s: it is of lineage %s, but in %s are instances or volumes of lineage %s, which it would neither know nor own; take a backup of that one, or give another -state-dir and -run-dir; nothing was changed",
-		file, r.Lineage, stateDir, left.Lineage)}
+		file, lineage, stateDir, left.Lineage)}
 }
 
 // backupTick is how often the agent looks whether a day has begun that has no

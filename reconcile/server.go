@@ -278,6 +278,10 @@ func (s *server) dispatch(ctx context.Context, cancel context.CancelFunc, ses *s
 		answer(ses, call, func(r RenewRequest) (any, error) { return s.e.Renew(ctx, r) })
 	case "outputs":
 		answer(ses, call, func(struct{}) (any, error) { return s.e.Outputs(ctx) })
+	case "drift":
+		answer(ses, call, func(r DriftRequest) (any, error) { return s.e.Drift(ctx, r) })
+	case "pull":
+		answer(ses, call, func(struct{}) (any, error) { return s.e.Pull(ctx) })
 	case "records":
 		answer(ses, call, func(struct{}) (any, error) { return s.e.Records(ctx) })
 	case "status":

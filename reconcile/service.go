@@ -49,6 +49,10 @@ type Service interface {
 	Outputs(ctx context.Context) ([]config.Output, error)
 	// Records are what is recorded of everything.
 	Records(ctx context.Context) (*RecordsResult, error)
+	// Drift tells how the host differs from what is recorded.
+	Drift(ctx context.Context, r DriftRequest) (*DriftResult, error)
+	// Pull reads the whole state.
+	Pull(ctx context.Context) (*StateDocument, error)
 	// Verify reads the whole state file and tells what is wrong with it. What is
 	// wrong is no error.
 	Verify(ctx context.Context) (*VerifyResult, error)
