@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"pinfold/config"
 	"pinfold/reconcile/plan"
 )
 
@@ -66,7 +67,8 @@ func (e *Engine) Drift(ctx context.Context, r DriftRequest) (*DriftResult, error
 
 // ignores tells whether a word of DriftRequest.Ignore covers an address.
 func ignores(word, address string) bool {
-	return word == plan.KindOf(address) || plan.Names(word, address)
+	at, err := config.ParseAddress(address)
+	return err == nil && word == at.Type || config.Covers(word, address)
 }
 
 // Drift asks the agent.

@@ -28,6 +28,7 @@ type App struct {
 
 	// What is done to the state file where it may not be possible to open it.
 	Verify  func(context.Context, reconcile.OpenOptions, string) (*reconcile.VerifyResult, error)
+	Push    func(context.Context, reconcile.OpenOptions, reconcile.PushRequest) (*reconcile.PushResult, error)
 	Restore func(context.Context, reconcile.OpenOptions, reconcile.RestoreRequest) (*reconcile.RestoreResult, error)
 	Rebuild func(context.Context, reconcile.OpenOptions, reconcile.RebuildRequest) (*reconcile.RebuildResult, error)
 }
@@ -38,7 +39,7 @@ func New() *App {
 		In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
 		Environ: os.Environ(), Euid: os.Geteuid(), Now: time.Now, Exit: os.Exit,
 		Open: reconcile.Open, Agent: reconcile.RunAgent,
-		Verify: reconcile.Verify, Restore: reconcile.Restore, Rebuild: reconcile.Rebuild,
+		Verify: reconcile.Verify, Push: reconcile.Push, Restore: reconcile.Restore, Rebuild: reconcile.Rebuild,
 	}
 }
 
@@ -95,7 +96,7 @@ func (r *run) root() *cli.Command {
 		),
 		Commands: []*cli.Command{
 			r.initCommand(), r.validateCommand(), r.fmtCommand(), r.consoleCommand(), r.showCommand(),
-			r.planCommand(), r.applyCommand(), r.destroyCommand(),
+			r.planCommand(), r.applyCommand(), r.destroyCommand(), r.driftCommand(),
 			r.listCommand(), r.describeCommand(), r.eventsCommand(), r.historyCommand(), r.logsCommand(), r.waitCommand(), r.outputCommand(),
 			r.startCommand(), r.stopCommand(), r.pauseCommand(), r.resumeCommand(), r.releaseCommand(), r.renewCommand(), r.touchCommand(),
 			r.execCommand(), r.attachCommand(), r.copyCommand(),

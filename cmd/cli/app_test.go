@@ -57,6 +57,8 @@ type engine struct {
 	gcs       []reconcile.GCRequest
 	collected *reconcile.GCResult
 	recorded  *reconcile.RecordsResult
+	drift     *reconcile.DriftRequest
+	differs   []plan.Drift
 }
 
 type session struct {
@@ -306,6 +308,11 @@ func invokeBy(t *testing.T, e *engine, euid int, in *os.File, args ...string) ra
 		e.opened = o
 		e.asked = append(e.asked, fmt.Sprintf("rebuild dry=%t", r.DryRun))
 		return &reconcile.RebuildResult{Lineage: "l", Records: []reconcile.Rebuilt{{Kind: "sandbox", Address: "sandbox.py"}}, Unknown: []string{"its labels"}}, e.err
+	}
+	app.Push = func(_ context.Context, o reconcile.OpenOptions, r reconcile.PushRequest) (*reconcile.PushResult, error) {
+		e.opened = o
+		e.asked = append(e.asked, fmt.Sprintf("push %s %s force=%t dry=%t", r.Name, r.Document.Lineage, r.Force, r.DryRun))
+		return &reconcile.PushResult{FormatVersion: "1", Path: "/s/state.db", Lineage: r.Document.Lineage}, e.err
 	}
 	if in != nil {
 		app.In = in

@@ -9,6 +9,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 
+	"pinfold/cmd/view"
 	"pinfold/config"
 	"pinfold/reconcile"
 	"pinfold/reconcile/plan"
@@ -16,11 +17,12 @@ import (
 
 // typed is a command line up to the word that is to be completed.
 type typed struct {
-	cmd  *cli.Command // nil: not named yet
-	args []string     // its arguments so far
-	bare bool         // "--" went before: no flags any more
-	flag cli.Flag     // whose value the word is, if it is one's
-	word string       // as far as it is written, without the shell's quotes
+	cmd   *cli.Command // nil: not named yet
+	under string       // the command that it is one of, if it is
+	args  []string     // its arguments so far
+	bare  bool         // "--" went before: no flags any more
+	flag  cli.Flag     // whose value the word is, if it is one's
+	word  string       // as far as it is written, without the shell's quotes
 	// prefix is what stands before the value in the word ("-for="), cut how much of
 	// the word the shell takes for words of their own: bash breaks at each "=".
 	prefix string
@@ -58,7 +60,7 @@ func (r *run) parseTyped(root *cli.Command, raw []string) typed {
 				t.args = append(t.args, word)
 			}
 		case len(t.args) == 0 && t.cmd.Command(word) != nil:
-			t.cmd = t.cmd.Command(word)
+			t.under, t.cmd = t.cmd.Name, t.cmd.Command(word)
 		default:
 			t.args = append(t.args, word)
 		}
@@ -179,6 +181,10 @@ func (r *run) candidates(ctx context.Context, root *cli.Command, t *typed, value
 	switch name := t.cmd.Name; {
 	case first && len(t.cmd.Commands) > 0:
 		return commandCandidates(t.cmd)
+	case t.under == "state":
+		if name == "list" || name == "show" && first {
+			return r.resourceCandidates(ctx)
+		}
 	case name == "list" || name == "wait" || name == "touch", first && slices.Contains([]string{"describe", "events", "history", "logs", "attach", "start", "stop", "pause", "resume", "release", "renew", "exec"}, name):
 		return addressCandidates(value, r.recorded(ctx))
 	case name == "cp" && len(t.args) < 2:
@@ -253,6 +259,11 @@ func (r *run) flagValues(ctx context.Context, flag, value string) (out []candida
 		return r.orphanCandidates(ctx, func(o *reconcile.Orphan) bool { return !o.Live })
 	case "adopt":
 		return r.orphanCandidates(ctx, func(o *reconcile.Orphan) bool { return o.Kind == "instance" })
+	case "ignore":
+		for _, kind := range kinds {
+			out = append(out, candidate{kind, "kind"})
+		}
+		return append(out, r.resourceCandidates(ctx)...)
 	case "target", "exclude", "replace":
 		others, sandboxes := r.declared()
 		all := append(sandboxes, r.recorded(ctx)...)
@@ -322,6 +333,20 @@ func (r *run) recorded(ctx context.Context) (out []string) {
 		}
 		for _, x := range all.Sandboxes {
 			out = append(out, x.Address)
+		}
+	})
+	return out
+}
+
+// resourceCandidates are the addresses of all that is recorded.
+func (r *run) resourceCandidates(ctx context.Context) (out []candidate) {
+	r.peek(ctx, func(ctx context.Context, s reconcile.Service) {
+		recorded, err := s.Records(ctx)
+		if err != nil {
+			return
+		}
+		for _, x := range view.ResourcesOf(&recorded.Records) {
+			out = append(out, candidate{x.Address, x.Kind})
 		}
 	})
 	return out

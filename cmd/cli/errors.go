@@ -123,7 +123,6 @@ var insteadOf = map[string]string{
 	"taint":        "'pinfold apply -replace ADDRESS' makes a new instance of a sandbox.",
 	"workspace":    "Give each configuration a state of its own with -state-dir and -run-dir.",
 	"force-unlock": "No lock outlives its process: a command that waits names who has the state, with its pid.",
-	"drift":        "'pinfold plan' shows what differs on the host; with -detailed-exitcode it exits 2.",
 	"top":          "'pinfold list' shows each sandbox with its pid, which other tools take.",
 	"ls":           "'pinfold list' lists the sandboxes.",
 	"inspect":      "'pinfold describe SANDBOX' tells everything about one; with -json for programs.",
@@ -138,25 +137,13 @@ var insteadOf = map[string]string{
 	"run":          "Declare it in a *.hcl file and apply; 'pinfold exec' runs a further command in one.",
 }
 
-// insteadOfState is the same for what is behind "state" there.
-var insteadOfState = map[string]string{
-	"list": "'pinfold list' lists the sandboxes that are recorded.",
-	"show": "'pinfold describe SANDBOX' shows what is recorded of one.",
-	"pull": "'pinfold state backup FILE' copies the state.",
-	"push": "'pinfold state restore FILE' puts a backup in its place.",
-}
-
 // unknownCommand is about a name that is no command of the program, or none behind
 // one of its commands.
 func unknownCommand(of *cli.Command, name string) error {
 	if strings.HasPrefix(name, "-") {
 		return usage(of, "unknown flag %s", name)
 	}
-	others := insteadOf
-	if of.Name == "state" {
-		others = insteadOfState
-	}
-	if instead, known := others[name]; known {
+	if instead, known := insteadOf[name]; known && of.Root() == of {
 		return failure(fmt.Sprintf("%s has no command %q", of.FullName(), name), "%s", instead)
 	}
 	var names []string

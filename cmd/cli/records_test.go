@@ -12,3 +12,12 @@ func (e *engine) Records(context.Context) (*reconcile.RecordsResult, error) {
 	}
 	return e.recorded, e.err
 }
+
+func (e *engine) Drift(_ context.Context, r reconcile.DriftRequest) (*reconcile.DriftResult, error) {
+	e.drift = &r
+	return &reconcile.DriftResult{Drift: e.differs}, e.err
+}
+
+func (e *engine) Pull(context.Context) (*reconcile.StateDocument, error) {
+	return &reconcile.StateDocument{FormatVersion: "1", Lineage: "l"}, e.err
+}

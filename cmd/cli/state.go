@@ -18,10 +18,14 @@ import (
 
 func (r *run) stateCommand() *cli.Command {
 	return &cli.Command{
-		Name: "state", Usage: "check, change, back up and restore what is recorded", UsageText: "pinfold state COMMAND [flags] [arguments]", Category: "data",
+		Name: "state", Usage: "look at, check, change, back up and restore what is recorded", UsageText: "pinfold state COMMAND [flags] [arguments]", Category: "data",
 		Description: "Looks after the state file, in which pinfold records what it made. It is backed up each day by itself; docs/state.md tells what to do when it is damaged or lost.",
 		Metadata:    example("sudo pinfold state verify", "pinfold state restore -help"),
-		Commands:    []*cli.Command{r.stateVerifyCommand(), r.stateBackupCommand(), r.stateRestoreCommand(), r.stateRebuildCommand(), r.stateMvCommand(), r.stateRmCommand()},
+		Commands: []*cli.Command{
+			r.stateListCommand(), r.stateShowCommand(), r.statePullCommand(), r.statePushCommand(),
+			r.stateVerifyCommand(), r.stateBackupCommand(), r.stateRestoreCommand(), r.stateRebuildCommand(),
+			r.stateMvCommand(), r.stateRmCommand(),
+		},
 		Action: func(_ context.Context, cmd *cli.Command) error {
 			if cmd.Args().Present() {
 				return unknownCommand(cmd, cmd.Args().First())

@@ -246,6 +246,14 @@ func at(t *time.Time, now time.Time) string {
 
 // outcomeOf tells how the main process ended.
 func outcomeOf(o *plan.Outcome, now time.Time) string {
+	text := outcomeWords(o)
+	if o.Reason != "" {
+		text += ", " + o.Reason
+	}
+	return text + ", " + instant(o.At, now)
+}
+
+func outcomeWords(o *plan.Outcome) string {
 	text := fmt.Sprintf("exit code %d", o.ExitCode)
 	if o.Signal != 0 {
 		text = fmt.Sprintf("signal %d", o.Signal)
@@ -253,10 +261,7 @@ func outcomeOf(o *plan.Outcome, now time.Time) string {
 	if o.OOM {
 		text += ", out of memory"
 	}
-	if o.Reason != "" {
-		text += ", " + o.Reason
-	}
-	return text + ", " + instant(o.At, now)
+	return text
 }
 
 // specLines are the attributes of a spec that are set, aligned.

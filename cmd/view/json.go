@@ -79,7 +79,7 @@ func planOf(r *reconcile.PlanResult, extra config.Diagnostics) planDocument {
 	}
 	doc := planDocument{
 		FormatVersion: FormatVersion,
-		Changes:       []planChange{},
+		Changes:       changesOf(p.Changes),
 		Drift:         list(p.Drift),
 		Notes:         list(p.Notes),
 		Refresh:       list(p.Refresh),
@@ -92,12 +92,17 @@ func planOf(r *reconcile.PlanResult, extra config.Diagnostics) planDocument {
 	if !p.WakeAt.IsZero() {
 		doc.WakeAt = &p.WakeAt
 	}
-	for _, c := range p.Changes {
+	return doc
+}
+
+func changesOf(all []plan.Change) []planChange {
+	out := make([]planChange, 0, len(all))
+	for _, c := range all {
 		id := ""
 		if c.Action == plan.ActImport {
 			id = c.Instance
 		}
-		doc.Changes = append(doc.Changes, planChange{
+		out = append(out, planChange{
 			PreviousAddress: orNull(c.From), ID: orNull(id),
 			Address: c.Address, Action: c.Action, Cause: c.Cause, Consequence: c.Consequence,
 			Before: c.Before, After: c.After, ReplacePaths: list(c.ReplacePaths),
@@ -106,7 +111,7 @@ func planOf(r *reconcile.PlanResult, extra config.Diagnostics) planDocument {
 			CreateBeforeDestroy: c.CreateFirst, Deposed: orNull(c.Deposed),
 		})
 	}
-	return doc
+	return out
 }
 
 // list is s, or an empty list that JSON does not write as null.

@@ -44,15 +44,24 @@ type outcomeJSON struct {
 }
 
 func sandboxOf(s reconcile.SandboxView) sandboxJSON {
-	out := sandboxJSON{SandboxView: s, Hold: holdOf(s.Hold), Conditions: []conditionJSON{}}
+	out := sandboxJSON{SandboxView: s, Hold: holdOf(s.Hold), Conditions: conditionsOf(s.Conditions), Outcome: outcomeJSONOf(s.Outcome)}
 	out.Ports, out.Labels, out.Volumes = dict(s.Ports), dict(s.Labels), dict(s.Volumes)
-	for _, c := range s.Conditions {
-		out.Conditions = append(out.Conditions, conditionJSON{c, orNull(c.Message)})
-	}
-	if o := s.Outcome; o != nil {
-		out.Outcome = &outcomeJSON{*o, orNull(o.Signal), orNull(o.Outside)}
+	return out
+}
+
+func conditionsOf(all []plan.Condition) []conditionJSON {
+	out := make([]conditionJSON, 0, len(all))
+	for _, c := range all {
+		out = append(out, conditionJSON{c, orNull(c.Message)})
 	}
 	return out
+}
+
+func outcomeJSONOf(o *plan.Outcome) *outcomeJSON {
+	if o == nil {
+		return nil
+	}
+	return &outcomeJSON{*o, orNull(o.Signal), orNull(o.Outside)}
 }
 
 type leaseJSON struct {
