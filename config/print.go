@@ -45,7 +45,12 @@ func box(d Diagnostic, color bool, width int) string {
 		out.WriteString(strings.TrimRight(bar+" "+s, " ") + "\n")
 	}
 	out.WriteString(paint(tone, "╷") + "\n")
-	line(paint(tone, paint(styleBold, label)) + paint(styleBold, printable(d.Summary)))
+	for i, s := range strings.Split(printable(d.Summary), "\n") {
+		if i > 0 {
+			label = ""
+		}
+		line(paint(tone, paint(styleBold, label)) + paint(styleBold, s))
+	}
 	if d.Range != nil {
 		line("")
 		where := fmt.Sprintf("  on %s line %d", printable(d.Range.File), d.Range.Start.Line)

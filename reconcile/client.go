@@ -1,6 +1,8 @@
 package reconcile
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,13 +13,21 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"pinfold/config"
 )
 
 // Client hands calls to a running agent.
 type Client struct {
 	socket string
+	// patience is how long an agent may take to say who it is; 0: greetWait.
+	patience time.Duration
 }
+
+// greetWait bounds the wait for an agent to say who it is, which it does without
+// waiting for anything: one that does not is stopped, or hangs.
+const greetWait = 20 * time.Second
 
 var _ Service = (*Client)(nil)
 
@@ -197,12 +207,72 @@ func (c *Client) Outputs(ctx context.Context) ([]config.Output, error) {
 	return res, c.call(ctx, "outputs", nil, &res, nil)
 }
 
+// Status asks the agent who it is. Unlike other calls it has a bound: every use of an
+// agent begins with it.
 func (c *Client) Status(ctx context.Context) (*ServiceStatus, error) {
-	res := new(ServiceStatus)
-	if err := c.call(ctx, "status", nil, res, nil); err != nil {
+	w, err := c.open("status", nil)
+	if err != nil {
 		return nil, err
 	}
+	defer w.conn.Close()
+	patience := cmp.Or(c.patience, greetWait)
+	if err := w.conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		return nil, errorOf(err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = w.conn.SetReadDeadline(time.Now()) })
+	defer stop()
+	f, err := w.receive()
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil:
+		return nil, &Error{Kind: Interrupted, Message: "interrupted while waiting for the agent's answer"}
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, &Error{Kind: Locked, Message: c.silent(w, patience)}
+	case err != nil:
+		return nil, &Error{Kind: Internal, Message: fmt.Sprintf("the agent went away before it answered: %v; try again", err)}
+	}
+	f.close()
+	res := new(ServiceStatus)
+	if err := decodeEnd(f, res); err != nil {
+		return nil, errorOf(err)
+	}
 	return res, nil
+}
+
+// silent says which agent does not answer, and what can be done about it.
+func (c *Client) silent(w *wire, patience time.Duration) string {
+	pid := peer(w.conn)
+	switch {
+	case pid == 0:
+		return fmt.Sprintf("the agent at %s has not answered for %s; restart it: sandboxes live on", c.socket, patience)
+	case stopped(pid):
+		return fmt.Sprintf("the agent (pid %d) at %s does not answer: its process is stopped; 'kill -CONT %d' lets it go on", pid, c.socket, pid)
+	}
+	return fmt.Sprintf("the agent (pid %d) at %s has not answered for %s; if it does not by itself, restart it (kill -9 %d, then start it again): sandboxes live on", pid, c.socket, patience, pid)
+}
+
+// peer is the process that listens at the other end; 0 when it cannot be told.
+func peer(conn *net.UnixConn) (pid int) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			pid = int(cred.Pid)
+		}
+	})
+	return pid
+}
+
+// stopped tells whether a signal or a tracer keeps the process from running.
+func stopped(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	// The name, in parentheses, may hold any byte; the state follows it.
+	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	return len(fields) > 0 && bytes.ContainsAny(fields[0], "Tt")
 }
 
 func (c *Client) OpenLog(ctx context.Context, address string) (*os.File, error) {

@@ -134,3 +134,14 @@ var bootID = sync.OnceValue(func() string {
 	}
 	return string(bytes.TrimSpace(id))
 })
+
+// Holders are the processes that live and have noted themselves as having state.db of
+// the directory open. Each is told from a later process of its PID.
+func Holders(dir string) (all []Holder) {
+	for _, e := range readHolders(dir) {
+		if e.alive() {
+			all = append(all, e.Holder)
+		}
+	}
+	return all
+}

@@ -28,6 +28,7 @@ type App struct {
 
 	// What is done to the state file where it may not be possible to open it.
 	Verify  func(context.Context, reconcile.OpenOptions, string) (*reconcile.VerifyResult, error)
+	Unlock  func(context.Context, reconcile.OpenOptions, reconcile.UnlockRequest) (*reconcile.UnlockResult, error)
 	Push    func(context.Context, reconcile.OpenOptions, reconcile.PushRequest) (*reconcile.PushResult, error)
 	Restore func(context.Context, reconcile.OpenOptions, reconcile.RestoreRequest) (*reconcile.RestoreResult, error)
 	Rebuild func(context.Context, reconcile.OpenOptions, reconcile.RebuildRequest) (*reconcile.RebuildResult, error)
@@ -39,7 +40,7 @@ func New() *App {
 		In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
 		Environ: os.Environ(), Euid: os.Geteuid(), Now: time.Now, Exit: os.Exit,
 		Open: reconcile.Open, Agent: reconcile.RunAgent,
-		Verify: reconcile.Verify, Push: reconcile.Push, Restore: reconcile.Restore, Rebuild: reconcile.Rebuild,
+		Verify: reconcile.Verify, Unlock: reconcile.ForceUnlock, Push: reconcile.Push, Restore: reconcile.Restore, Rebuild: reconcile.Rebuild,
 	}
 }
 
@@ -95,12 +96,12 @@ func (r *run) root() *cli.Command {
 			&cli.BoolFlag{Name: "version", Aliases: []string{"v"}, Usage: "print the version, as 'pinfold version' does", Local: true, Destination: &version},
 		),
 		Commands: []*cli.Command{
-			r.initCommand(), r.validateCommand(), r.fmtCommand(), r.consoleCommand(), r.showCommand(),
+			r.initCommand(), r.validateCommand(), r.fmtCommand(), r.consoleCommand(), r.graphCommand(), r.showCommand(),
 			r.planCommand(), r.applyCommand(), r.destroyCommand(), r.driftCommand(),
 			r.listCommand(), r.describeCommand(), r.eventsCommand(), r.historyCommand(), r.logsCommand(), r.waitCommand(), r.outputCommand(),
 			r.startCommand(), r.stopCommand(), r.pauseCommand(), r.resumeCommand(), r.releaseCommand(), r.renewCommand(), r.touchCommand(),
 			r.execCommand(), r.attachCommand(), r.copyCommand(),
-			r.stateCommand(), r.gcCommand(),
+			r.stateCommand(), r.gcCommand(), r.forceUnlockCommand(),
 			r.agentCommand(), r.versionCommand(), r.completionCommand(), r.helpCommand(), r.completeCommand(),
 		},
 		HideHelp: true, HideHelpCommand: true, HideVersion: true,

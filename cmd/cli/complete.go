@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -182,8 +183,12 @@ func (r *run) candidates(ctx context.Context, root *cli.Command, t *typed, value
 	case first && len(t.cmd.Commands) > 0:
 		return commandCandidates(t.cmd)
 	case t.under == "state":
-		if name == "list" || name == "show" && first {
+		switch {
+		case name == "list", name == "show" && first:
 			return r.resourceCandidates(ctx)
+		case name == "rm", name == "mv" && len(t.args) < 2:
+			others, _ := r.declared()
+			return kindCandidates(append(r.recorded(ctx), others...))
 		}
 	case name == "list" || name == "wait" || name == "touch", first && slices.Contains([]string{"describe", "events", "history", "logs", "attach", "start", "stop", "pause", "resume", "release", "renew", "exec"}, name):
 		return addressCandidates(value, r.recorded(ctx))
@@ -192,9 +197,8 @@ func (r *run) candidates(ctx context.Context, root *cli.Command, t *typed, value
 	case name == "show" && first && slices.Contains(t.given, "effective"):
 		_, sandboxes := r.declared()
 		return addressCandidates(value, sandboxes)
-	case name == "rm", name == "mv" && len(t.args) < 2:
-		others, _ := r.declared()
-		return kindCandidates(append(r.recorded(ctx), others...))
+	case name == "force-unlock" && first:
+		return r.holderCandidates()
 	case name == "output" && first:
 		return r.outputCandidates(ctx)
 	case name == "help" && first:
@@ -335,6 +339,14 @@ func (r *run) recorded(ctx context.Context) (out []string) {
 			out = append(out, x.Address)
 		}
 	})
+	return out
+}
+
+// holderCandidates are the processes that have the state, where that may be read.
+func (r *run) holderCandidates() (out []candidate) {
+	for _, h := range reconcile.Holders(r.global.stateDir) {
+		out = append(out, candidate{strconv.Itoa(h.PID), h.Verb})
+	}
 	return out
 }
 

@@ -119,22 +119,21 @@ func beforeCommand(cmd *cli.Command, name string) string {
 // insteadOf says what does the work of commands that people know from Terraform or
 // docker and that are not here.
 var insteadOf = map[string]string{
-	"refresh":      "'pinfold apply -refresh-only' records what is seen on the host.",
-	"taint":        "'pinfold apply -replace ADDRESS' makes a new instance of a sandbox.",
-	"workspace":    "Give each configuration a state of its own with -state-dir and -run-dir.",
-	"force-unlock": "No lock outlives its process: a command that waits names who has the state, with its pid.",
-	"top":          "'pinfold list' shows each sandbox with its pid, which other tools take.",
-	"ls":           "'pinfold list' lists the sandboxes.",
-	"inspect":      "'pinfold describe SANDBOX' tells everything about one; with -json for programs.",
-	"copy":         "'pinfold cp SRC DST' copies files in and out.",
-	"kill":         "'pinfold stop SANDBOX' ends its process; 'pinfold exec SANDBOX kill ...' sends a signal inside.",
-	"backup":       "'pinfold state backup' copies what is recorded.",
-	"restore":      "'pinfold state restore FILE' puts a backup in the place of the state.",
-	"verify":       "'pinfold state verify' checks what is recorded.",
-	"rebuild":      "'pinfold state rebuild' makes a lost state anew.",
-	"prune":        "'pinfold gc' removes what was left half-made.",
-	"rm":           "Remove its block and apply, or 'pinfold destroy -target ADDRESS'.",
-	"run":          "Declare it in a *.hcl file and apply; 'pinfold exec' runs a further command in one.",
+	"refresh":   "'pinfold apply -refresh-only' records what is seen on the host.",
+	"taint":     "'pinfold apply -replace ADDRESS' makes a new instance of a sandbox.",
+	"workspace": "Give each configuration a state of its own with -state-dir and -run-dir.",
+	"top":       "'pinfold list' shows each sandbox with its pid, which other tools take.",
+	"ls":        "'pinfold list' lists the sandboxes.",
+	"inspect":   "'pinfold describe SANDBOX' tells everything about one; with -json for programs.",
+	"copy":      "'pinfold cp SRC DST' copies files in and out.",
+	"kill":      "'pinfold stop SANDBOX' ends its process; 'pinfold exec SANDBOX kill ...' sends a signal inside.",
+	"backup":    "'pinfold state backup' copies what is recorded.",
+	"restore":   "'pinfold state restore FILE' puts a backup in the place of the state.",
+	"verify":    "'pinfold state verify' checks what is recorded.",
+	"rebuild":   "'pinfold state rebuild' makes a lost state anew.",
+	"prune":     "'pinfold gc' removes what was left half-made.",
+	"rm":        "Remove its block and apply, or 'pinfold destroy -target ADDRESS'.",
+	"run":       "Declare it in a *.hcl file and apply; 'pinfold exec' runs a further command in one.",
 }
 
 // unknownCommand is about a name that is no command of the program, or none behind
@@ -214,8 +213,13 @@ func (r *run) complain(all config.Diagnostics) {
 
 // classify turns any error into an exit code and diagnostics.
 func (r *run) classify(ctx context.Context, err error) (int, config.Diagnostics) {
-	one := func(summary, detail string) config.Diagnostics {
-		return config.Diagnostics{{Severity: "error", Summary: summary, Detail: detail}}
+	// An error of several lines says what is wrong in the first.
+	one := func(text, advice string) config.Diagnostics {
+		summary, detail, _ := strings.Cut(text, "\n")
+		if detail != "" && advice != "" {
+			advice = "\n" + advice
+		}
+		return config.Diagnostics{{Severity: "error", Summary: summary, Detail: detail + advice}}
 	}
 	var found *diagnosed
 	if errors.As(err, &found) {

@@ -32,6 +32,7 @@ var scriptCommands = map[string]func(ts *testscript.TestScript, neg bool, args [
 	"exitcode":  exitCode,
 	"until":     until,
 	"json":      checkJSON,
+	"schema":    schemaCommand,
 	"signal":    signalSandbox,
 	"begin":     begin,
 	"printed":   printed,

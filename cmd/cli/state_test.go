@@ -11,7 +11,9 @@ import (
 
 	"github.com/creack/pty"
 
+	"pinfold/config"
 	"pinfold/reconcile"
+	"pinfold/reconcile/plan"
 )
 
 func TestStateVerify(t *testing.T) {
@@ -233,14 +235,21 @@ func TestCommandsBehindState(t *testing.T) {
 		code int
 		says string
 	}{
-		{"state", 0, "Commands:\n  verify "},
+		{"state", 0, "Commands:\n  list "},
 		{"state -help", 0, "Usage: pinfold state COMMAND"},
 		{"state restore -help", 0, "-force"},
 		{"help state restore", 0, "Usage: pinfold state restore [flags] FILE"},
 		{"help state", 0, "  rebuild "},
 		{"help state restor", 1, "did you mean restore"},
 		{"state verfy", 1, `pinfold state has no command "verfy"; did you mean verify?`},
-		{"state list", 1, "'pinfold list'"},
+		{"state list", 0, "network.n\nsandbox.w[\"a\"]\n"},
+		{"state list sandbox.v", 1, "did you mean sandbox.w?"},
+		{"state show network.n", 0, "  gateway = \"10.88.0.1\"\n"},
+		{"state show network.m", 1, "did you mean network.n?"},
+		{"state pull", 0, "\"lineage\": \"l\""},
+		{"__complete -- state list s", 0, "sandbox.w[\"a\"]\tsandbox\n"},
+		{"__complete -- state show n", 0, "network.n\tnetwork\n"},
+		{"__complete -- drift -ignore n", 0, "network\tkind\nnetwork.n\tnetwork\n"},
 		{"state verify -jsn", 1, "did you mean -json"},
 		{"state verify -state-dir /x", 0, ""},
 		{"backup", 1, "'pinfold state backup'"},
@@ -250,6 +259,10 @@ func TestCommandsBehindState(t *testing.T) {
 		{"__complete -- gc -remove 01", 0, "0123456789ab\tinstance sandbox.py"},
 	} {
 		e := &engine{
+			recorded: &reconcile.RecordsResult{
+				Records: plan.Records{Networks: map[string]*plan.Network{"network.n": {}}, Sandboxes: map[string]*plan.Sandbox{`sandbox.w["a"]`: {}}},
+				Exports: config.Exports{"network.n": {Gateway: "10.88.0.1"}},
+			},
 			verified:  &reconcile.VerifyResult{Sound: true},
 			collected: &reconcile.GCResult{Orphans: []reconcile.Orphan{{Kind: "instance", ID: "0123456789ab", Address: "sandbox.py", Action: reconcile.OrphanReported}}},
 		}

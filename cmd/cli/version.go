@@ -27,12 +27,7 @@ func (r *run) versionCommand() *cli.Command {
 
 func (r *run) version(json bool) error {
 	if json {
-		return view.JSON(r.out, struct {
-			FormatVersion string `json:"format_version"`
-			Version       string `json:"version"`
-			Go            string `json:"go"`
-			Platform      string `json:"platform"`
-		}{view.FormatVersion, config.Version, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH})
+		return view.VersionJSON(r.out, config.Version, runtime.Version(), runtime.GOOS+"/"+runtime.GOARCH)
 	}
 	r.out.Printf("pinfold %s (%s, %s/%s)\n", config.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	return nil

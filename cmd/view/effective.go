@@ -138,12 +138,15 @@ func (s *Screen) Effective(r *config.Resource[config.Sandbox]) {
 	}
 }
 
+// effectiveDocument is `show -effective -json`.
+type effectiveDocument struct {
+	FormatVersion string           `json:"format_version"`
+	Address       string           `json:"address"`
+	Attributes    []effectiveValue `json:"attributes"`
+	Unknown       []string         `json:"unknown"` // paths known only after apply
+}
+
 // EffectiveJSON writes `show -effective -json`.
 func EffectiveJSON(w io.Writer, r *config.Resource[config.Sandbox]) error {
-	return JSON(w, struct {
-		FormatVersion string           `json:"format_version"`
-		Address       string           `json:"address"`
-		Attributes    []effectiveValue `json:"attributes"`
-		Unknown       []string         `json:"unknown"`
-	}{FormatVersion, r.Address, effective(r), list(r.Unknown)})
+	return JSON(w, effectiveDocument{FormatVersion, r.Address, effective(r), list(r.Unknown)})
 }

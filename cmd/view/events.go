@@ -40,13 +40,16 @@ func (s *Screen) EventLines(events []reconcile.Event) {
 	}
 }
 
+// eventsDocument is `events -json`.
+type eventsDocument struct {
+	FormatVersion string      `json:"format_version"`
+	Events        []eventJSON `json:"events"`
+	Next          uint64      `json:"next"` // seq after which what comes later is new
+}
+
 // EventsJSON writes `events -json`.
 func EventsJSON(w io.Writer, r *reconcile.EventsResult) error {
-	return JSON(w, struct {
-		FormatVersion string      `json:"format_version"`
-		Events        []eventJSON `json:"events"`
-		Next          uint64      `json:"next"`
-	}{FormatVersion, eventsOf(r.Events), r.Next})
+	return JSON(w, eventsDocument{FormatVersion, eventsOf(r.Events), r.Next})
 }
 
 // EventJSON writes one event on one line, for `events -f -json`.

@@ -263,12 +263,15 @@ func (s *Screen) history(h *SandboxHistory, now time.Time) {
 	}
 }
 
+// historyDocument is `history -json`.
+type historyDocument struct {
+	FormatVersion string           `json:"format_version"`
+	Sandboxes     []SandboxHistory `json:"sandboxes"`
+}
+
 // HistoryJSON writes `history -json`.
 func HistoryJSON(w io.Writer, all []SandboxHistory) error {
-	return JSON(w, struct {
-		FormatVersion string           `json:"format_version"`
-		Sandboxes     []SandboxHistory `json:"sandboxes"`
-	}{FormatVersion, list(all)})
+	return JSON(w, historyDocument{FormatVersion, list(all)})
 }
 
 func deref(text *string) string {

@@ -53,6 +53,7 @@ type planChange struct {
 	Deposed             *string `json:"deposed"`               // of a delete: the instance beside the sandbox's own that goes
 }
 
+// planDocument is `plan -json` and `show -json PLANFILE`.
 type planDocument struct {
 	FormatVersion string             `json:"format_version"`
 	Changes       []planChange       `json:"changes"`
@@ -155,24 +156,30 @@ func sameRange(a, b *config.Range) bool {
 	return a == b || a != nil && b != nil && *a == *b
 }
 
+// diagnosticsDocument is the answer of a command with -json that failed.
+type diagnosticsDocument struct {
+	FormatVersion string             `json:"format_version"`
+	Diagnostics   config.Diagnostics `json:"diagnostics"`
+}
+
 // DiagnosticsJSON writes the document of a command that failed, or of one whose
 // only answer is diagnostics.
 func DiagnosticsJSON(w io.Writer, d config.Diagnostics) error {
-	return JSON(w, struct {
-		FormatVersion string             `json:"format_version"`
-		Diagnostics   config.Diagnostics `json:"diagnostics"`
-	}{FormatVersion, list(d)})
+	return JSON(w, diagnosticsDocument{FormatVersion, list(d)})
+}
+
+// validateDocument is `validate -json`.
+type validateDocument struct {
+	FormatVersion string             `json:"format_version"`
+	Valid         bool               `json:"valid"` // there are no errors
+	Errors        int                `json:"error_count"`
+	Warnings      int                `json:"warning_count"`
+	Diagnostics   config.Diagnostics `json:"diagnostics"`
 }
 
 // ValidateJSON writes `validate -json`.
 func ValidateJSON(w io.Writer, d config.Diagnostics) error {
-	doc := struct {
-		FormatVersion string             `json:"format_version"`
-		Valid         bool               `json:"valid"`
-		Errors        int                `json:"error_count"`
-		Warnings      int                `json:"warning_count"`
-		Diagnostics   config.Diagnostics `json:"diagnostics"`
-	}{FormatVersion, !d.HasErrors(), 0, 0, list(d)}
+	doc := validateDocument{FormatVersion, !d.HasErrors(), 0, 0, list(d)}
 	for _, x := range d {
 		if x.Severity == "error" {
 			doc.Errors++
@@ -183,54 +190,66 @@ func ValidateJSON(w io.Writer, d config.Diagnostics) error {
 	return JSON(w, doc)
 }
 
-// ApplyJSON writes `apply -json` and `destroy -json`: what was done, what
-// failed, the outputs, and the plan it came from.
+// applyDocument is `apply -json` and `destroy -json`: what was done, what failed, the
+// outputs, and the plan it came from.
+type applyDocument struct {
+	planDocument
+	Applied     plan.Summary          `json:"applied"` // what was really done
+	Outputs     map[string]outputJSON `json:"outputs"`
+	Failures    []reconcile.Failure   `json:"failures"`
+	Interrupted bool                  `json:"interrupted"` // stopped early on request
+}
+
+// ApplyJSON writes `apply -json` and `destroy -json`.
 func ApplyJSON(w io.Writer, r *reconcile.ApplyResult, extra config.Diagnostics) error {
-	return JSON(w, struct {
-		planDocument
-		Applied     plan.Summary          `json:"applied"`
-		Outputs     map[string]outputJSON `json:"outputs"`
-		Failures    []reconcile.Failure   `json:"failures"`
-		Interrupted bool                  `json:"interrupted"`
-	}{
+	return JSON(w, applyDocument{
 		planOf(&r.PlanResult, Merge(extra, r.Warnings)),
 		r.Applied, outputsOf(r.Outputs), list(r.Failures), r.Interrupted,
 	})
 }
 
+// listDocument is `list -json`, `wait -json` and `touch -json`.
+type listDocument struct {
+	FormatVersion string        `json:"format_version"`
+	Sandboxes     []sandboxJSON `json:"sandboxes"`
+}
+
 // ListJSON writes `list -json`.
 func ListJSON(w io.Writer, r *reconcile.ListResult) error {
-	doc := struct {
-		FormatVersion string        `json:"format_version"`
-		Sandboxes     []sandboxJSON `json:"sandboxes"`
-	}{FormatVersion, make([]sandboxJSON, 0, len(r.Sandboxes))}
+	doc := listDocument{FormatVersion, make([]sandboxJSON, 0, len(r.Sandboxes))}
 	for _, s := range r.Sandboxes {
 		doc.Sandboxes = append(doc.Sandboxes, sandboxOf(s))
 	}
 	return JSON(w, doc)
 }
 
+// describeDocument is `describe -json`.
+type describeDocument struct {
+	FormatVersion string                     `json:"format_version"`
+	Sandbox       sandboxJSON                `json:"sandbox"`
+	Spec          config.Sandbox             `json:"spec"`    // the effective values
+	Sources       map[string]config.Position `json:"sources"` // where a value was written, by attribute path
+	Lease         leaseJSON                  `json:"lease"`
+	Restarts      retryJSON                  `json:"restarts"` // the series that goes on, by the restart block
+	UID           string                     `json:"uid"`
+	NextLook      *time.Time                 `json:"next_look"`   // when the planner wants to look again
+	NextAction    *string                    `json:"next_action"` // what happens then, with its cause
+	Events        []eventJSON                `json:"events"`      // the last 20, oldest first
+}
+
 // DescribeJSON writes `describe -json`.
 func DescribeJSON(w io.Writer, r *reconcile.Description) error {
-	return JSON(w, struct {
-		FormatVersion string                     `json:"format_version"`
-		Sandbox       sandboxJSON                `json:"sandbox"`
-		Spec          config.Sandbox             `json:"spec"`
-		Sources       map[string]config.Position `json:"sources"`
-		Lease         leaseJSON                  `json:"lease"`
-		Restarts      retryJSON                  `json:"restarts"`
-		UID           string                     `json:"uid"`
-		NextLook      *time.Time                 `json:"next_look"`
-		NextAction    *string                    `json:"next_action"`
-		Events        []eventJSON                `json:"events"`
-	}{FormatVersion, sandboxOf(r.Sandbox), r.Spec, dict(r.Sources), leaseOf(r.Lease), retryOf(r.Restarts), r.UID, r.NextLook, orNull(r.NextAction), eventsOf(r.Events)})
+	return JSON(w, describeDocument{FormatVersion, sandboxOf(r.Sandbox), r.Spec, dict(r.Sources), leaseOf(r.Lease), retryOf(r.Restarts), r.UID, r.NextLook, orNull(r.NextAction), eventsOf(r.Events)})
+}
+
+// actDocument is the answer of an operator verb.
+type actDocument struct {
+	FormatVersion string      `json:"format_version"`
+	Sandbox       sandboxJSON `json:"sandbox"` // as it is afterwards
+	Note          *string     `json:"note"`
 }
 
 // ActJSON writes the answer of an operator verb.
 func ActJSON(w io.Writer, r *reconcile.ActResult) error {
-	return JSON(w, struct {
-		FormatVersion string      `json:"format_version"`
-		Sandbox       sandboxJSON `json:"sandbox"`
-		Note          *string     `json:"note"`
-	}{FormatVersion, sandboxOf(r.Sandbox), orNull(r.Note)})
+	return JSON(w, actDocument{FormatVersion, sandboxOf(r.Sandbox), orNull(r.Note)})
 }

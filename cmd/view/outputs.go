@@ -67,10 +67,13 @@ func outputsOf(outputs []config.Output) map[string]outputJSON {
 	return doc
 }
 
+// outputsDocument is `output -json`.
+type outputsDocument struct {
+	FormatVersion string                `json:"format_version"`
+	Outputs       map[string]outputJSON `json:"outputs"`
+}
+
 // OutputsJSON writes `output -json`.
 func OutputsJSON(w io.Writer, outputs []config.Output) error {
-	return JSON(w, struct {
-		FormatVersion string                `json:"format_version"`
-		Outputs       map[string]outputJSON `json:"outputs"`
-	}{FormatVersion, outputsOf(outputs)})
+	return JSON(w, outputsDocument{FormatVersion, outputsOf(outputs)})
 }
