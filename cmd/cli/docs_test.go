@@ -47,7 +47,7 @@ func TestPagesHaveValidExamples(t *testing.T) {
 // is not there.
 func TestPagesNameCommands(t *testing.T) {
 	root := (&run{App: New()}).root()
-	shown := regexp.MustCompile("(?m)(?:^    \\$ (?:sudo )?|`)pinfold ([a-z]+)")
+	shown := regexp.MustCompile("(?m)(?:^    \\$ (?:sudo )?|`)pinfold ([a-z][a-z-]*)")
 	for _, page := range []string{"docs/lifecycle.md", "docs/start.md", "docs/agent.md", "docs/state.md", "docs/moving.md", "docs/commands.md", "README.md"} {
 		text, err := os.ReadFile(filepath.Join("../..", page))
 		if err != nil {
