@@ -8,7 +8,7 @@ STARTER := runtime/host/starter/program/starter.bin
 # last: help without text templates, 2.5 MB less.
 TAGS    := netgo,osusergo,urfave_cli_no_template
 
-.PHONY: all build deps demo test crash chaos test-race properties bench fuzz lab lab-full lab-parts clean install FORCE
+.PHONY: all build deps demo test crash chaos test-race properties bench fuzz lab lab-full lab-parts clean man install FORCE
 
 all: build
 
@@ -29,7 +29,7 @@ FORCE:
 # What the build, the demo and the tests need besides Go: a C compiler, a small
 # libc for PID 1, and the tools with which tests look at the host from outside.
 deps:
-	@sh ./testdata/deps.sh gcc=gcc musl-gcc=musl-tools ip=iproute2 nft=nftables git=git
+	@sh ./testdata/deps.sh gcc=gcc musl-gcc=musl-tools ip=iproute2 nft=nftables git=git mandoc=mandoc
 
 demo: build
 	sh ./examples/quickstart/demo.sh ./bin/pinfold
@@ -108,8 +108,17 @@ lab-parts: build
 		$(GO) test -c -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $(LABPARTS)/$$(echo $$suite | tr / -).test ./$$suite || exit 1; \
 	done
 
-install: build
+# A manual page for each command, of the same words as its -help.
+man: build
+	rm -rf bin/man && ./bin/pinfold help -man bin/man
+
+install: man
 	install -D -m 0755 bin/pinfold $(DESTDIR)/usr/local/bin/pinfold
+	install -d $(DESTDIR)/usr/local/share/man/man1
+	install -m 0644 bin/man/*.1 $(DESTDIR)/usr/local/share/man/man1
+	./bin/pinfold completion bash | install -D -m 0644 /dev/stdin $(DESTDIR)/usr/local/share/bash-completion/completions/pinfold
+	./bin/pinfold completion zsh | install -D -m 0644 /dev/stdin $(DESTDIR)/usr/local/share/zsh/site-functions/_pinfold
+	./bin/pinfold completion fish | install -D -m 0644 /dev/stdin $(DESTDIR)/usr/local/share/fish/vendor_completions.d/pinfold.fish
 	install -D -m 0644 docs/pinfold.service $(DESTDIR)/etc/systemd/system/pinfold.service
 
 clean:

@@ -8,6 +8,8 @@ import (
 
 	"github.com/mitchellh/go-wordwrap"
 	"github.com/urfave/cli/v3"
+
+	"pinfold/cmd/view"
 )
 
 // groups are the headings of the command list, in order.
@@ -37,13 +39,22 @@ func example(lines ...string) map[string]any {
 }
 
 func (r *run) helpCommand() *cli.Command {
+	manuals := ""
 	return &cli.Command{
-		Name: "help", Usage: "explain a command", UsageText: "pinfold help [COMMAND [COMMAND]]", Category: "serve",
-		Description: "Explains one command: what it does, its flags, an example. Without a name it lists all commands.",
-		Metadata:    example("pinfold help apply"),
+		Name: "help", Usage: "explain a command", UsageText: "pinfold help [COMMAND [COMMAND]]\n       pinfold help -man DIR", Category: "serve",
+		Description: "Explains one command: what it does, its flags, an example. Without a name it lists all commands. With -man it writes the same as manual pages, one for each command.",
+		Flags:       []cli.Flag{stringFlag(&manuals, "man", "write manual pages (pinfold.1, pinfold-plan.1, ...) into `DIR`, which is made")},
+		Metadata:    example("pinfold help apply", "pinfold help -man /usr/local/share/man/man1"),
 		Action: func(_ context.Context, cmd *cli.Command) error {
 			args, err := arguments(cmd, 0, 2)
 			if err != nil {
+				return err
+			}
+			if manuals != "" {
+				names, err := writeManuals(manuals, cmd.Root())
+				if err == nil {
+					r.out.Printf("Wrote %d manual pages to %s\n", len(names), view.Printable(manuals))
+				}
 				return err
 			}
 			about := cmd.Root()
@@ -70,7 +81,7 @@ func (r *run) printHelp(cmd *cli.Command) {
 	say("Usage: %s\n\n", cmd.UsageText)
 	say("%s\n", indented(cmd.Description, 2, width))
 	if strings.Contains(cmd.UsageText, "SANDBOX") {
-		say("\n%s\n", indented("SANDBOX is an address, such as sandbox.py or 'sandbox.py[\"a\"]' (quoted for the shell); py and 'py[\"a\"]' will do where nothing else has that name.", 2, width))
+		say("\n%s\n", indented(sandboxWords, 2, width))
 	}
 	root := cmd.Root() == cmd
 	switch {
@@ -105,13 +116,8 @@ func (r *run) printHelp(cmd *cli.Command) {
 			say("  %-25s %s\n", name, strings.TrimLeft(indented(text, 28, width), " "))
 		}
 	}
-	for _, x := range placeholders {
-		if slices.ContainsFunc(cmd.VisibleFlags(), func(f cli.Flag) bool {
-			name, _ := flagHelp(f)
-			return strings.HasSuffix(name, " "+x.word)
-		}) {
-			say("\n%s\n", indented(x.means, 2, width))
-		}
+	for _, text := range meanings(cmd) {
+		say("\n%s\n", indented(text, 2, width))
 	}
 	if !root {
 		say("\n%s\n", indented("Global flags (-state-dir, -run-dir, -host-config, -no-color) may stand here, too; 'pinfold -help' explains them.", 0, width))
@@ -122,6 +128,22 @@ func (r *run) printHelp(cmd *cli.Command) {
 			say("  $ %s\n", line)
 		}
 	}
+}
+
+// sandboxWords explains SANDBOX.
+const sandboxWords = "SANDBOX is an address, such as sandbox.py or 'sandbox.py[\"a\"]' (quoted for the shell); py and 'py[\"a\"]' will do where nothing else has that name."
+
+// meanings explain the placeholders that the command's flags have.
+func meanings(cmd *cli.Command) (out []string) {
+	for _, x := range placeholders {
+		if slices.ContainsFunc(cmd.VisibleFlags(), func(f cli.Flag) bool {
+			name, _ := flagHelp(f)
+			return strings.HasSuffix(name, " "+x.word)
+		}) {
+			out = append(out, x.means)
+		}
+	}
+	return out
 }
 
 // flagHelp is a flag's names with its value's, and its explanation.
