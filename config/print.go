@@ -45,11 +45,13 @@ func box(d Diagnostic, color bool, width int) string {
 		out.WriteString(strings.TrimRight(bar+" "+s, " ") + "\n")
 	}
 	out.WriteString(paint(tone, "╷") + "\n")
-	for i, s := range strings.Split(printable(d.Summary), "\n") {
-		if i > 0 {
-			label = ""
+	for i, s := range strings.Split(wrap(label+printable(d.Summary), width-2), "\n") {
+		first := ""
+		if i == 0 {
+			first, s = label, strings.TrimPrefix(s, strings.TrimRight(label, " "))
+			s = strings.TrimPrefix(s, " ")
 		}
-		line(paint(tone, paint(styleBold, label)) + paint(styleBold, s))
+		line(paint(tone, paint(styleBold, first)) + paint(styleBold, s))
 	}
 	if d.Range != nil {
 		line("")
@@ -57,7 +59,9 @@ func box(d Diagnostic, color bool, width int) string {
 		if d.Context != "" {
 			where += ", in " + printable(d.Context)
 		}
-		line(where + ":")
+		for _, s := range strings.Split(wrap(where+":", width-2), "\n") {
+			line(s)
+		}
 		for _, s := range quoted(d.Range, d.Snippet, func(s string) string { return paint(tone, s) }) {
 			line(s)
 		}

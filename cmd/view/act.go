@@ -22,8 +22,8 @@ func (s *Screen) Acted(r *reconcile.ActResult, now time.Time) {
 	case x.ExpiresAt != nil:
 		text += ", expires " + instant(*x.ExpiresAt, now)
 	}
-	s.Printf("%s %s\n", s.paint(bold, printable(x.Address)+":"), text)
+	s.Linef("%s %s\n", s.paint(bold, printable(x.Address)+":"), text)
 	if r.Note != "" {
-		s.Printf("%s %s\n", s.paint(bold, "Note:"), oneLine(r.Note))
+		s.Linef("%s %s\n", s.paint(bold, "Note:"), oneLine(r.Note))
 	}
 }

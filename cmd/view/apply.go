@@ -26,14 +26,14 @@ func (s *Screen) Applied(r *reconcile.ApplyResult, destroyed bool) {
 	}
 	switch {
 	case r.Interrupted:
-		s.Printf("\n%s %s.\n", s.paint(amber, s.paint(bold, word+" interrupted!")), counts)
+		s.Linef("\n%s %s.\n", s.paint(amber, s.paint(bold, word+" interrupted!")), counts)
 	case len(r.Failures) > 0:
-		s.Printf("\n%s %s.\n", s.paint(red, s.paint(bold, word+" incomplete!")), counts)
+		s.Linef("\n%s %s.\n", s.paint(red, s.paint(bold, word+" incomplete!")), counts)
 	default:
-		s.Printf("\n%s %s.\n", s.paint(green, s.paint(bold, word+" complete!")), counts)
+		s.Linef("\n%s %s.\n", s.paint(green, s.paint(bold, word+" complete!")), counts)
 	}
 	if len(r.Outputs) > 0 && !destroyed {
-		s.Printf("\n%s\n\n", s.paint(bold, "Outputs:"))
+		s.Linef("\n%s\n\n", s.paint(bold, "Outputs:"))
 		s.Outputs(r.Outputs)
 	}
 }

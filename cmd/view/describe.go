@@ -31,7 +31,7 @@ func (s *Screen) section(x section) {
 	}
 	indent := 0
 	if x.title != "" {
-		s.Printf("\n%s\n", s.paint(bold, x.title))
+		s.Linef("\n%s\n", s.paint(bold, x.title))
 		indent = 2
 	}
 	width := 0
@@ -39,7 +39,7 @@ func (s *Screen) section(x section) {
 		width = max(width, columns(r[0]))
 	}
 	for _, r := range x.rows {
-		s.Printf("%s%s  %s\n", spaces(indent), pad(r[0]+":", width+1), r[1])
+		s.Linef("%s%s  %s\n", spaces(indent), pad(r[0]+":", width+1), r[1])
 	}
 }
 
@@ -47,7 +47,7 @@ func (s *Screen) section(x section) {
 // would do what is due next.
 func (s *Screen) Describe(d *reconcile.Description, agent bool, now time.Time) {
 	x := &d.Sandbox
-	s.Printf("%s\n", s.paint(bold, printable(x.Address)))
+	s.Linef("%s\n", s.paint(bold, printable(x.Address)))
 
 	head := section{title: ""}
 	phase := phaseOf(x)
@@ -183,20 +183,20 @@ func (s *Screen) Describe(d *reconcile.Description, agent bool, now time.Time) {
 	}
 	s.section(labels)
 
-	s.Printf("\n%s\n", s.paint(bold, "Conditions"))
+	s.Linef("\n%s\n", s.paint(bold, "Conditions"))
 	var rows [][]string
 	for _, c := range x.Conditions {
 		rows = append(rows, []string{c.Type, c.Status, c.Reason, ago(c.Since, now), c.Message})
 	}
 	s.table(2, []column{{"TYPE", 0}, {"STATUS", 0}, {"REASON", 0}, {"SINCE", 1}, {"MESSAGE", 2}}, rows)
 
-	s.Printf("\n%s\n", s.paint(bold, "Spec"))
+	s.Linef("\n%s\n", s.paint(bold, "Spec"))
 	for _, line := range specLines(d.Spec) {
-		s.Printf("  %s\n", line)
+		s.Linef("  %s\n", line)
 	}
 
 	if len(d.Events) > 0 {
-		s.Printf("\n%s\n", s.paint(bold, "Events"))
+		s.Linef("\n%s\n", s.paint(bold, "Events"))
 		rows = nil
 		for _, e := range d.Events {
 			rows = append(rows, []string{e.At.UTC().Format(time.RFC3339), e.Type, e.Reason, e.By, e.Message})
@@ -204,7 +204,7 @@ func (s *Screen) Describe(d *reconcile.Description, agent bool, now time.Time) {
 		s.table(2, []column{{"AT", 0}, {"TYPE", 0}, {"REASON", 1}, {"BY", 3}, {"MESSAGE", 2}}, rows)
 	}
 	if notes := standing([]reconcile.SandboxView{*x}, agent, now); len(notes) > 0 {
-		s.Printf("\n%s %s\n", s.paint(bold, "Note:"), oneLine(notes[len(notes)-1])) // the reason stands above
+		s.Linef("\n%s %s\n", s.paint(bold, "Note:"), oneLine(notes[len(notes)-1])) // the reason stands above
 	}
 }
 

@@ -11,31 +11,31 @@ import (
 // about it.
 func (s *Screen) Drift(r *reconcile.DriftResult) {
 	if len(r.Drift) > 0 {
-		s.Printf("%s\n\n", s.paint(bold, "The host differs from what is recorded:"))
+		s.Linef("%s\n\n", s.paint(bold, "The host differs from what is recorded:"))
 		for _, d := range r.Drift {
-			s.Printf("  %s %s\n", s.paint(bold, "# "+oneLine(d.Address)+":"), oneLine(d.What))
+			s.Linef("  %s %s\n", s.paint(bold, "# "+oneLine(d.Address)+":"), oneLine(d.What))
 		}
-		s.Printf("\n")
+		s.Linef("\n")
 	}
 	if len(r.Changes) > 0 {
-		s.Printf("'pinfold apply' would do the following about it, with the files as they were applied:\n\n")
+		s.Linef("'pinfold apply' would do the following about it, with the files as they were applied:\n\n")
 		for i := range r.Changes {
 			s.change(&r.Changes[i])
 		}
 	}
 	switch {
 	case !r.Drifted():
-		s.Printf("%s The host is as recorded.\n", s.paint(green, s.paint(bold, "No drift.")))
+		s.Linef("%s The host is as recorded.\n", s.paint(green, s.paint(bold, "No drift.")))
 	case len(r.Changes) == 0:
-		s.Printf("%s %s, and apply does nothing about it.\n", s.paint(bold, "Drift:"), plural(len(r.Drift), "difference", "differences"))
+		s.Linef("%s %s, and apply does nothing about it.\n", s.paint(bold, "Drift:"), plural(len(r.Drift), "difference", "differences"))
 	default:
-		s.Printf("%s %s; %d to converge.\n", s.paint(bold, "Drift:"), plural(len(r.Drift), "difference", "differences"), plan.Summarize(r.Changes).Converge)
+		s.Linef("%s %s; %d to converge.\n", s.paint(bold, "Drift:"), plural(len(r.Drift), "difference", "differences"), plan.Summarize(r.Changes).Converge)
 	}
 	if r.Ignored > 0 {
-		s.Printf("%s %s not told of (-ignore).\n", s.paint(bold, "Note:"), plural(r.Ignored, "more differs and is", "more differ and are"))
+		s.Linef("%s %s not told of (-ignore).\n", s.paint(bold, "Note:"), plural(r.Ignored, "more differs and is", "more differ and are"))
 	}
 	for _, note := range r.Notes {
-		s.Printf("%s %s\n", s.paint(bold, "Note:"), oneLine(note))
+		s.Linef("%s %s\n", s.paint(bold, "Note:"), oneLine(note))
 	}
 }
 

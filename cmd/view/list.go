@@ -34,7 +34,7 @@ func (s *Screen) List(r *reconcile.ListResult, agent bool, now time.Time) {
 	}
 	s.table(0, cols, rows)
 	for _, note := range standing(r.Sandboxes, agent, now) {
-		s.Printf("%s %s\n", s.paint(bold, "Note:"), oneLine(note))
+		s.Linef("%s %s\n", s.paint(bold, "Note:"), oneLine(note))
 	}
 }
 

@@ -71,23 +71,23 @@ func (s *Screen) symbol(sign string) string {
 
 // change writes one resource's part of the plan.
 func (s *Screen) change(c *plan.Change) {
-	s.Printf("%s\n", s.headline(c))
+	s.Linef("%s\n", s.headline(c))
 	for _, a := range attributes(c, 4) {
 		remark := ""
 		if a.remark != "" {
 			remark = "   " + s.paint(red, "# "+a.remark)
 		}
-		s.Printf("%s %s = %s%s\n", s.symbol(a.symbol), a.path, s.colorEdits(a.value), remark)
+		s.Linef("%s %s = %s%s\n", s.symbol(a.symbol), a.path, s.colorEdits(a.value), remark)
 	}
 	if c.Kind == "sandbox" {
 		for _, v := range c.Volumes {
-			s.Printf("%s volume %s with its data\n", s.symbol("-"), quote(v))
+			s.Linef("%s volume %s with its data\n", s.symbol("-"), quote(v))
 		}
 	}
 	for _, note := range c.Notes {
-		s.Printf("%s %s\n", s.symbol(">"), oneLine(note))
+		s.Linef("%s %s\n", s.symbol(">"), oneLine(note))
 	}
-	s.Printf("\n")
+	s.Linef("\n")
 }
 
 // colorEdits paints the signs that begin the lines of a value's difference.
@@ -120,11 +120,11 @@ func (s *Screen) Plan(r *reconcile.PlanResult, destroy bool) {
 		return
 	}
 	if len(p.Drift) > 0 {
-		s.Printf("%s\n\n", s.paint(bold, "Note: the host has changed outside of pinfold:"))
+		s.Linef("%s\n\n", s.paint(bold, "Note: the host has changed outside of pinfold:"))
 		for _, d := range p.Drift {
-			s.Printf("  %s %s\n", s.paint(bold, "# "+oneLine(d.Address)+":"), oneLine(d.What))
+			s.Linef("  %s %s\n", s.paint(bold, "# "+oneLine(d.Address)+":"), oneLine(d.What))
 		}
-		s.Printf("\n")
+		s.Linef("\n")
 	}
 	var outputs, shown []*plan.Change
 	for i := range p.Changes {
@@ -138,9 +138,9 @@ func (s *Screen) Plan(r *reconcile.PlanResult, destroy bool) {
 	}
 	switch {
 	case wrong:
-		s.Printf("Were it not for what is wrong below, pinfold would do the following:\n\n")
+		s.Linef("Were it not for what is wrong below, pinfold would do the following:\n\n")
 	case len(shown) > 0:
-		s.Printf("pinfold will do the following:\n\n")
+		s.Linef("pinfold will do the following:\n\n")
 	}
 	for _, c := range shown {
 		s.change(c)
@@ -148,20 +148,20 @@ func (s *Screen) Plan(r *reconcile.PlanResult, destroy bool) {
 	s.outputChanges(outputs)
 	switch {
 	case p.RefreshOnly && len(p.Refresh) > 0:
-		s.Printf("%s What is seen of %s is recorded by apply -refresh-only, which changes nothing on the host.\n", s.paint(bold, "Plan:"), oneLine(some(p.Refresh)))
+		s.Linef("%s What is seen of %s is recorded by apply -refresh-only, which changes nothing on the host.\n", s.paint(bold, "Plan:"), oneLine(some(p.Refresh)))
 	case p.RefreshOnly:
-		s.Printf("%s The records say what is on the host.\n", s.paint(green, s.paint(bold, "No changes.")))
+		s.Linef("%s The records say what is on the host.\n", s.paint(green, s.paint(bold, "No changes.")))
 	case len(shown) == 0 && len(outputs) == 0 && destroy:
-		s.Printf("%s There is nothing to destroy.\n", s.paint(green, s.paint(bold, "No changes.")))
+		s.Linef("%s There is nothing to destroy.\n", s.paint(green, s.paint(bold, "No changes.")))
 	case len(shown) == 0 && len(outputs) == 0:
-		s.Printf("%s The host is as declared.\n", s.paint(green, s.paint(bold, "No changes.")))
+		s.Linef("%s The host is as declared.\n", s.paint(green, s.paint(bold, "No changes.")))
 	case len(shown) == 0:
-		s.Printf("%s Only outputs change.\n", s.paint(bold, "Plan:"))
+		s.Linef("%s Only outputs change.\n", s.paint(bold, "Plan:"))
 	default:
-		s.Printf("%s %s\n", s.paint(bold, "Plan:"), summary(p.Summary))
+		s.Linef("%s %s\n", s.paint(bold, "Plan:"), summary(p.Summary))
 	}
 	for _, note := range p.Notes {
-		s.Printf("%s %s\n", s.paint(bold, "Note:"), oneLine(note))
+		s.Linef("%s %s\n", s.paint(bold, "Note:"), oneLine(note))
 	}
 }
 
@@ -190,16 +190,16 @@ func (s *Screen) outputChanges(outputs []*plan.Change) {
 		names[i] = oneLine(strings.TrimPrefix(c.Address, "output."))
 		width = max(width, columns(names[i]))
 	}
-	s.Printf("Changes to outputs:\n\n")
+	s.Linef("Changes to outputs:\n\n")
 	for i, c := range outputs {
 		d := plan.Diff{Path: names[i], Before: c.Before, After: c.After, Unknown: len(c.Unknown) > 0}
 		if len(c.Diff) == 1 {
 			d = c.Diff[0]
 		}
 		a := difference(d, false, 4)
-		s.Printf("%s %s = %s\n", s.symbol(a.symbol), pad(names[i], width), s.colorEdits(a.value))
+		s.Linef("%s %s = %s\n", s.symbol(a.symbol), pad(names[i], width), s.colorEdits(a.value))
 	}
-	s.Printf("\n")
+	s.Linef("\n")
 }
 
 // Changes reports whether a plan would do anything, for -detailed-exitcode:

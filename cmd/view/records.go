@@ -51,7 +51,7 @@ func ResourcesOf(r *plan.Records) []Resource {
 // Resources writes one address a line, for other programs to take.
 func (s *Screen) Resources(all []Resource) {
 	for _, x := range all {
-		s.Printf("%s\n", printable(x.Address))
+		s.Linef("%s\n", printable(x.Address))
 	}
 }
 
@@ -173,14 +173,14 @@ func (s *Screen) Record(d *RecordDocument) {
 	if err != nil {
 		address.Name = d.Address
 	}
-	s.Printf("%s\n", s.paint(bold, "# "+printable(d.Address)+":"))
-	s.Printf("%s %s {\n", d.Kind, quote(address.Name))
+	s.Linef("%s\n", s.paint(bold, "# "+printable(d.Address)+":"))
+	s.Linef("%s %s {\n", d.Kind, quote(address.Name))
 	s.members(recordedMembers(d))
 	if spec, ok := decode(d.Spec).(map[string]any); ok && len(spec) > 0 {
-		s.Printf("\n")
+		s.Linef("\n")
 		s.members(spec)
 	}
-	s.Printf("}\n")
+	s.Linef("}\n")
 }
 
 // recordedMembers are those of a record beside its spec that say something.
@@ -259,7 +259,7 @@ func (s *Screen) members(all map[string]any) {
 	}
 	for _, name := range names {
 		text := shownLiteral(all[name], 2)
-		s.Printf("  %s = %s\n", pad(key(name), width), text)
+		s.Linef("  %s = %s\n", pad(key(name), width), text)
 	}
 }
 

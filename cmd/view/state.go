@@ -70,33 +70,33 @@ func records(documents map[string]int) string {
 func (s *Screen) Verified(r *reconcile.VerifyResult) {
 	path := printable(r.Path)
 	if r.Sound {
-		s.Printf("%s %s: schema %d, lineage %s, serial %d, %d bytes.\n", path, s.paint(green, "is sound"), r.Schema, printable(r.Lineage), r.Serial, r.Size)
-		s.Printf("It records %s.\n", records(r.Documents))
+		s.Linef("%s %s: schema %d, lineage %s, serial %d, %d bytes.\n", path, s.paint(green, "is sound"), r.Schema, printable(r.Lineage), r.Serial, r.Size)
+		s.Linef("It records %s.\n", records(r.Documents))
 	} else {
-		s.Printf("%s %s:\n", path, s.paint(red, "is not sound"))
+		s.Linef("%s %s:\n", path, s.paint(red, "is not sound"))
 		for _, problem := range r.Problems {
-			s.Printf("  - %s\n", oneLine(problem))
+			s.Linef("  - %s\n", oneLine(problem))
 		}
 	}
 	if r.Backup != nil {
-		s.Printf("Newest sound backup: %s\n", printable(*r.Backup))
+		s.Linef("Newest sound backup: %s\n", printable(*r.Backup))
 	}
 	if r.Advice != "" {
-		s.Printf("%s\n", s.paint(bold, "What can be done:"))
+		s.Linef("%s\n", s.paint(bold, "What can be done:"))
 		for line := range strings.Lines(r.Advice) {
-			s.Printf("  %s\n", oneLine(line))
+			s.Linef("  %s\n", oneLine(line))
 		}
 	}
 }
 
 // BackedUp tells where a backup is.
 func (s *Screen) BackedUp(r *reconcile.BackupResult) {
-	s.Printf("Backed up to %s: lineage %s, serial %d, %s.\n", printable(r.Path), printable(r.Lineage), r.Serial, records(r.Documents))
+	s.Linef("Backed up to %s: lineage %s, serial %d, %s.\n", printable(r.Path), printable(r.Lineage), r.Serial, records(r.Documents))
 }
 
 // WouldRestore tells what a restore would do, and what it would forget.
 func (s *Screen) WouldRestore(r *reconcile.RestoreResult, now time.Time) {
-	s.Printf("%s would be what %s records: %s; lineage %s.\n", printable(r.Path), printable(r.Backup), records(r.Documents), printable(r.Lineage))
+	s.Linef("%s would be what %s records: %s; lineage %s.\n", printable(r.Path), printable(r.Backup), records(r.Documents), printable(r.Lineage))
 	s.forgotten(r, now)
 }
 
@@ -106,40 +106,40 @@ func (s *Screen) forgotten(r *reconcile.RestoreResult, now time.Time) {
 	if r.BackupAt != nil {
 		since = instant(*r.BackupAt, now)
 	}
-	s.Printf("What was changed, renewed or held since %s is forgotten.\n", since)
+	s.Linef("What was changed, renewed or held since %s is forgotten.\n", since)
 	what := "What was created since then is"
 	if n := len(r.Unrecorded); n > 0 {
 		what = plural(n, "instance on this host is", "instances on this host are")
 	}
-	s.Printf("%s without a record: 'pinfold gc -dry-run' tells, 'pinfold gc -adopt ID' takes it back.\n", what)
+	s.Linef("%s without a record: 'pinfold gc -dry-run' tells, 'pinfold gc -adopt ID' takes it back.\n", what)
 }
 
 // Restored tells what a restore did, and what to look at then.
 func (s *Screen) Restored(r *reconcile.RestoreResult, now time.Time) {
-	s.Printf("Restored %s from %s: lineage %s, serial %d, %s.\n", printable(r.Path), printable(r.Backup), printable(r.Lineage), r.Serial, records(r.Documents))
+	s.Linef("Restored %s from %s: lineage %s, serial %d, %s.\n", printable(r.Path), printable(r.Backup), printable(r.Lineage), r.Serial, records(r.Documents))
 	if r.Aside != nil {
-		s.Printf("What was there is now %s.\n", printable(*r.Aside))
+		s.Linef("What was there is now %s.\n", printable(*r.Aside))
 	}
 	s.forgotten(r, now)
-	s.Printf("'pinfold plan' shows what the files and the host are beyond it.\n")
+	s.Linef("'pinfold plan' shows what the files and the host are beyond it.\n")
 }
 
 // WouldRebuild lists what a rebuild would record.
 func (s *Screen) WouldRebuild(r *reconcile.RebuildResult) {
-	s.Printf("Of lineage %s %s can be recorded anew.\n", printable(r.Lineage), plural(len(r.Records), "thing", "things"))
+	s.Linef("Of lineage %s %s can be recorded anew.\n", printable(r.Lineage), plural(len(r.Records), "thing", "things"))
 	s.rebuilt(r)
 }
 
 // Rebuilt tells what a rebuild did; whole: with what it recorded.
 func (s *Screen) Rebuilt(r *reconcile.RebuildResult, whole bool) {
-	s.Printf("%s: lineage %s, %s.\n", s.paint(green, "The state was made anew"), printable(r.Lineage), plural(len(r.Records), "record", "records"))
+	s.Linef("%s: lineage %s, %s.\n", s.paint(green, "The state was made anew"), printable(r.Lineage), plural(len(r.Records), "record", "records"))
 	if whole {
 		s.rebuilt(r)
 	}
 	if r.Aside != "" {
-		s.Printf("What was there is now %s.\n", printable(r.Aside))
+		s.Linef("What was there is now %s.\n", printable(r.Aside))
 	}
-	s.Printf("'pinfold plan' shows what differs from the files; 'pinfold apply' records the rest.\n")
+	s.Linef("'pinfold plan' shows what differs from the files; 'pinfold apply' records the rest.\n")
 }
 
 func (s *Screen) rebuilt(r *reconcile.RebuildResult) {
@@ -148,17 +148,17 @@ func (s *Screen) rebuilt(r *reconcile.RebuildResult) {
 		for i, x := range r.Records {
 			rows[i] = []string{x.Address, x.Kind, x.ID, x.Phase, x.From}
 		}
-		s.Printf("\n")
+		s.Linef("\n")
 		s.table(2, []column{{"ADDRESS", 0}, {"KIND", 3}, {"ID", 2}, {"PHASE", 1}, {"FROM", 4}}, rows)
 	}
 	if len(r.Unknown) > 0 {
-		s.Printf("\n%s\n", s.paint(amber, "What could not be known:"))
+		s.Linef("\n%s\n", s.paint(amber, "What could not be known:"))
 		for _, text := range r.Unknown {
-			s.Printf("  - %s\n", oneLine(text))
+			s.Linef("  - %s\n", oneLine(text))
 		}
 	}
 	if len(r.Records)+len(r.Unknown) > 0 {
-		s.Printf("\n")
+		s.Linef("\n")
 	}
 }
 
@@ -186,13 +186,13 @@ func (s *Screen) Collected(r *reconcile.GCResult) {
 			}
 		}
 		d := done[o.Action]
-		s.Printf("%s: %s\n  %s\n", s.paint(bold, name), s.paint(d.color, d.text), oneLine(o.Found))
+		s.Linef("%s: %s\n  %s\n", s.paint(bold, name), s.paint(d.color, d.text), oneLine(o.Found))
 		if o.Hint != "" {
-			s.Printf("  %s\n", oneLine(o.Hint))
+			s.Linef("  %s\n", oneLine(o.Hint))
 		}
 	}
 	if len(r.Orphans) == 0 {
-		s.Printf("Nothing was left behind: what is on the host and what is recorded agree.\n")
+		s.Linef("Nothing was left behind: what is on the host and what is recorded agree.\n")
 		return
 	}
 	var parts []string
@@ -201,5 +201,5 @@ func (s *Screen) Collected(r *reconcile.GCResult) {
 			parts = append(parts, plural(n, done[action].text, done[action].text))
 		}
 	}
-	s.Printf("\n%s.\n", strings.Join(parts, ", "))
+	s.Linef("\n%s.\n", strings.Join(parts, ", "))
 }

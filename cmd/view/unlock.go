@@ -16,7 +16,7 @@ func UnlockJSON(w io.Writer, r *reconcile.UnlockResult) error {
 
 // WouldUnlock tells who has the state.
 func (s *Screen) WouldUnlock(r *reconcile.UnlockResult, now time.Time) {
-	s.Printf("Process %d (%s) has had the state since %s.\n", r.PID, oneLine(r.Verb), instant(r.Since, now))
+	s.Linef("Process %d (%s) has had the state since %s.\n", r.PID, oneLine(r.Verb), instant(r.Since, now))
 }
 
 // Unlocked tells how the process ended and what is to be finished or undone.
@@ -25,13 +25,13 @@ func (s *Screen) Unlocked(r *reconcile.UnlockResult) {
 	if r.Signal != nil {
 		how = *r.Signal
 	}
-	s.Printf("Process %d (%s) has ended, by %s. Sandboxes live on.\n", r.PID, oneLine(r.Verb), how)
+	s.Linef("Process %d (%s) has ended, by %s. Sandboxes live on.\n", r.PID, oneLine(r.Verb), how)
 	if len(r.Unfinished) == 0 {
-		s.Printf("Nothing that it did was cut off.\n")
+		s.Linef("Nothing that it did was cut off.\n")
 		return
 	}
-	s.Printf("What was cut off is finished or undone by the next command that changes something, such as apply:\n")
+	s.Linef("What was cut off is finished or undone by the next command that changes something, such as apply:\n")
 	for _, u := range r.Unfinished {
-		s.Printf("  - %s of %s\n", oneLine(u.Step), oneLine(u.Address))
+		s.Linef("  - %s of %s\n", oneLine(u.Step), oneLine(u.Address))
 	}
 }
