@@ -191,7 +191,7 @@ func (s *Screen) Describe(d *reconcile.Description, agent bool, now time.Time) {
 	s.table(2, []column{{"TYPE", 0}, {"STATUS", 0}, {"REASON", 0}, {"SINCE", 1}, {"MESSAGE", 2}}, rows)
 
 	s.Linef("\n%s\n", s.paint(bold, "Spec"))
-	for _, line := range specLines(d.Spec) {
+	for _, line := range s.specLines(d.Spec, d.Sources) {
 		s.Linef("  %s\n", line)
 	}
 
@@ -264,8 +264,9 @@ func outcomeWords(o *plan.Outcome) string {
 	return text
 }
 
-// specLines are the attributes of a spec that are set, aligned.
-func specLines(spec config.Sandbox) []string {
+// specLines are the attributes of a spec that are set, aligned, each with the place
+// where it was written; one without is the language's default.
+func (s *Screen) specLines(spec config.Sandbox, sources map[string]config.Position) []string {
 	raw, err := json.Marshal(spec)
 	if err != nil {
 		return []string{"cannot be shown: " + err.Error()}
@@ -275,9 +276,26 @@ func specLines(spec config.Sandbox) []string {
 	for _, l := range all {
 		width = max(width, columns(l.path))
 	}
+	of := &config.Resource[config.Sandbox]{Sources: sources}
 	var out []string
 	for _, l := range all {
-		out = append(out, strings.Split(pad(printable(l.path), width)+" = "+literal(sized(l.path, l.value), 0), "\n")...)
+		text := strings.Split(pad(printable(l.path), width)+" = "+literal(sized(l.path, l.value), 0), "\n")
+		if p, written := sourceOf(of, l.path); written {
+			text[0] += "  " + s.paint(dim, "# "+placeOf(p))
+		}
+		out = append(out, text...)
 	}
 	return out
+}
+
+// placeOf says where a value was written, and through which policy.
+func placeOf(p config.Position) string {
+	text := "default"
+	if p.File != "" {
+		text = fmt.Sprintf("%s:%d", printable(p.File), p.Line)
+	}
+	if p.Policy != "" {
+		text += " (" + printable(p.Policy) + ")"
+	}
+	return text
 }

@@ -406,3 +406,19 @@ func TestDescribeJSON(t *testing.T) {
 	}
 	golden(t, "describe.json", out.Bytes())
 }
+
+// Each value of the spec says where it was written, and through which policy.
+func TestDescribeTellsSources(t *testing.T) {
+	d := description()
+	d.Spec.Env = map[string]string{"WHO": "you"}
+	d.Sources = map[string]config.Position{
+		"command": {File: "main.hcl", Line: 12}, "env": {File: "main.hcl", Line: 13},
+		"resources.memory": {File: "policy.hcl", Line: 3, Policy: "policy.small"}, "shutdown_policy": {Policy: "policy.host"},
+	}
+	text := string(shown(false, 0, func(s *Screen) { s.Describe(d, true, now) }))
+	for _, want := range []string{`"http.server"]  # main.hcl:12`, `"you"  # main.hcl:13`, `"256MiB"  # policy.hcl:3 (policy.small)`, `"retain"  # default (policy.host)`} {
+		if !strings.Contains(text, want+"\n") {
+			t.Errorf("it lacks %s:\n%s", want, text)
+		}
+	}
+}
