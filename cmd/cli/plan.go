@@ -93,13 +93,14 @@ func (p *planning) request() (reconcile.PlanRequest, config.Diagnostics, error) 
 func (r *run) planCommand() *cli.Command {
 	var p planning
 	var out string
-	var detailed bool
+	detailed, input := false, true
 	return &cli.Command{
 		Name: "plan", Usage: "show what apply would do", UsageText: "pinfold plan [flags]", Category: "change",
 		Description: "Compares the files here with what is recorded and with the host, and prints every step with its cause and what it costs. Nothing is changed. Values of variables are never asked for: give them with -var, -var-file or PINFOLD_VAR_NAME.\n\nExit codes: 0 done; 1 error; 2 with -detailed-exitcode when there are changes.",
 		Flags: append([]cli.Flag{
 			stringFlag(&out, "out", "save the plan to `FILE`, for 'pinfold apply FILE'; it holds the values of variables"),
 			boolFlag(&detailed, "detailed-exitcode", "exit 2 when there are changes, 0 when there are none"),
+			boolFlag(&input, "input", "never ask; a plan asks for nothing, also without it"),
 			r.jsonFlag(),
 		}, r.planningFlags(&p, false)...),
 		Metadata: example("sudo pinfold plan", "sudo pinfold plan -out next.plan && sudo pinfold apply next.plan"),

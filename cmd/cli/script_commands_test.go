@@ -326,18 +326,23 @@ func printed(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// ended N [SIGNAL]: sends the begun command a signal, if one is named, waits for
-// its end and checks its exit code.
+// ended N [SIGNAL]...: sends the begun command the signals that are named, each after
+// it answered the one before, waits for its end and checks its exit code.
 func ended(ts *testscript.TestScript, neg bool, args []string) {
 	b := ts.Value(backgroundKey).(*background)
 	if neg || len(args) < 1 || b.cmd == nil {
-		ts.Fatalf("usage: ended N [SIGNAL], after begin")
+		ts.Fatalf("usage: ended N [SIGNAL]..., after begin")
 	}
 	want, err := strconv.Atoi(args[0])
 	ts.Check(err)
-	if len(args) > 1 {
-		sig, err := strconv.Atoi(args[1])
+	for i, arg := range args[1:] {
+		sig, err := strconv.Atoi(arg)
 		ts.Check(err)
+		for end := time.Now().Add(bound); i > 0 && !strings.Contains(ts.ReadFile(b.err), "again to stop at once"); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				ts.Fatalf("the first signal was not answered:\n%s", ts.ReadFile(b.err))
+			}
+		}
 		ts.Check(b.cmd.Process.Signal(syscall.Signal(sig)))
 	}
 	timer := time.AfterFunc(bound, func() { _ = b.cmd.Process.Kill() })
