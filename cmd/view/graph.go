@@ -95,10 +95,10 @@ func (b *graphBuilder) declared(d *config.Desired) {
 		return n
 	}
 	for _, r := range d.Images {
-		add(r.Address, r.DependsOn).image(&r.Spec)
+		add(r.Address, r.DependsOn).image(&r.Spec, r.Sensitive)
 	}
 	for _, r := range d.Networks {
-		add(r.Address, r.DependsOn).network(&r.Spec)
+		add(r.Address, r.DependsOn).network(&r.Spec, r.Sensitive)
 	}
 	for _, r := range d.Volumes {
 		add(r.Address, r.DependsOn)
@@ -108,31 +108,39 @@ func (b *graphBuilder) declared(d *config.Desired) {
 	}
 }
 
-func (n *GraphNode) image(spec *config.Image) { n.fact("source", spec.Source) }
-
-func (n *GraphNode) network(spec *config.Network) {
-	n.fact("cidr", spec.CIDR)
-	if spec.Internet {
-		n.fact("internet", "yes")
+// told adds a fact about an attribute of a spec, unless that is sensitive.
+func (n *GraphNode) told(path string, sensitive []string, value string) {
+	secret := slices.ContainsFunc(sensitive, func(s string) bool {
+		return s == path || strings.HasPrefix(s, path+"[") || strings.HasPrefix(s, path+".") || strings.HasPrefix(path, s+".")
+	})
+	if !secret {
+		n.fact(strings.ReplaceAll(path[strings.LastIndex(path, ".")+1:], "_", " "), value)
 	}
 }
 
-// sandbox tells of a spec only what names other things or when it ends; what is
-// sensitive is in none of it.
+func (n *GraphNode) image(spec *config.Image, sensitive []string) {
+	n.told("source", sensitive, spec.Source)
+}
+
+func (n *GraphNode) network(spec *config.Network, sensitive []string) {
+	n.told("cidr", sensitive, spec.CIDR)
+	if spec.Internet {
+		n.told("internet", sensitive, "yes")
+	}
+}
+
 func (n *GraphNode) sandbox(spec *config.Sandbox, sensitive []string) {
-	n.fact("image", spec.Image)
+	n.told("image", sensitive, spec.Image)
 	if spec.Network != nil {
 		n.fact("network", spec.Network.Name)
 	}
 	if !spec.ShutdownTime.IsZero() {
-		n.fact("shutdown time", spec.ShutdownTime.UTC().Format(time.RFC3339))
+		n.told("shutdown_time", sensitive, spec.ShutdownTime.UTC().Format(time.RFC3339))
 	}
 	if spec.Lifetime.TTL != 0 {
-		n.fact("ttl", spec.Lifetime.TTL.String())
+		n.told("lifetime.ttl", sensitive, spec.Lifetime.TTL.String())
 	}
-	if !slices.ContainsFunc(sensitive, func(path string) bool { return path == "command" || strings.HasPrefix(path, "command[") }) {
-		n.fact("command", cut(oneLine(strings.Join(spec.Command, " ")), 120))
-	}
+	n.told("command", sensitive, cut(oneLine(strings.Join(spec.Command, " ")), 120))
 }
 
 func (b *graphBuilder) recorded(r *plan.Records, seen []reconcile.SandboxView) {
@@ -149,12 +157,10 @@ func (b *graphBuilder) recorded(r *plan.Records, seen []reconcile.SandboxView) {
 	}
 	for a, x := range r.Images {
 		n := add(a, x.DependsOn)
-		n.image(&x.Spec)
 		n.fact("digest", x.Digest)
 	}
 	for a, x := range r.Networks {
 		n := add(a, x.DependsOn)
-		n.network(&x.Spec)
 		if x.CIDR.IsValid() {
 			n.fact("cidr", x.CIDR.String())
 			n.fact("gateway", x.Gateway.String())
@@ -172,9 +178,6 @@ func (b *graphBuilder) recorded(r *plan.Records, seen []reconcile.SandboxView) {
 		n.State = string(plan.Pending)
 		if x.Instance != nil {
 			n.State = string(x.Instance.Phase)
-		}
-		if !n.Declared {
-			n.sandbox(&x.Spec, []string{"command"})
 		}
 		if v := views[a]; v != nil {
 			n.seen(v, b.now)

@@ -26,6 +26,10 @@ func graphDesired() *config.Desired {
 		Volumes:  []config.Resource[config.Volume]{resource("volume.v", config.Volume{})},
 		Sandboxes: []config.Resource[config.Sandbox]{
 			resource("sandbox.db", box, "image.base", "network.n", "volume.v"),
+			{
+				Address: "sandbox.secret", Sensitive: []string{"command[1]", "lifetime", "shutdown_time"},
+				Spec: config.Sandbox{Image: "image.base", Command: []string{"run", "s3cret"}, ShutdownTime: now, Lifetime: config.Lifetime{TTL: 3723e9}},
+			},
 			resource(`sandbox.w["a\"</script>"]`, box, "image.base", "sandbox.db"),
 			resource(`sandbox.w["b"]`, box, "image.base", "sandbox.db"),
 			resource(`module.ci["x"].module.inner.sandbox.r`, box, "image.base", "module.ci.network.n"),
@@ -74,6 +78,7 @@ func TestGraphOf(t *testing.T) {
 		"sandbox.db <- image.base network.n volume.v; sandbox.db paused ",
 		"sandbox.gone <- network.n; sandbox.gone pending delete",
 		`sandbox.w <- image.base sandbox.db; sandbox.w["a\"</script>"] declared ; sandbox.w["b"] declared create`,
+		"sandbox.secret <-; sandbox.secret declared ",
 		"volume.v <-; volume.v declared ",
 		"module.ci.network.n <-; module.ci.network.n declared ",
 		`module.ci["x"].sandbox.s <- sandbox.w; module.ci["x"].sandbox.s[0] declared ; module.ci["x"].sandbox.s[1] declared `,
@@ -218,7 +223,7 @@ func TestHTML(t *testing.T) {
 	if n := strings.Count(page, "</script>"); n != 1 {
 		t.Errorf("%d scripts end", n)
 	}
-	for _, bad := range []string{"<img", "<b>\"", "src=", "<link", "@import", "url(", "href", "s3cret"} {
+	for _, bad := range []string{"<img", "<b>\"", "src=", "<link", "@import", "url(", "href", "s3cret", "1h2m3s", "shutdown time"} {
 		if rest := strings.ReplaceAll(page, "&lt;img src=http://x&gt;", ""); strings.Contains(rest, bad) {
 			t.Errorf("the page has %s", bad)
 		}
