@@ -16,7 +16,7 @@ func (r *run) outputCommand() *cli.Command {
 	var lockWait time.Duration
 	return &cli.Command{
 		Name: "output", Usage: "print output values", UsageText: "pinfold output [flags] [NAME]", Category: "look",
-		Description: "Prints the outputs that the last apply kept, or the one named. With -raw a text, number or boolean is printed with nothing around it, for scripts.",
+		Description: "Prints the outputs that the last apply kept, or the one named. With -raw a text, number or boolean is printed with nothing around it, for scripts. The value of a sensitive one is told only to whoever asks for it by name.",
 		Flags:       []cli.Flag{boolFlag(&raw, "raw", "print the value of NAME alone, without quotes and line break"), lockFlag(&lockWait), r.jsonFlag()},
 		Metadata:    example("sudo pinfold output", "curl $(sudo pinfold output -raw url)"),
 		Action: func(ctx context.Context, cmd *cli.Command) error {
@@ -60,7 +60,7 @@ func (r *run) outputs(all []config.Output, args []string, raw bool) error {
 	}
 	switch {
 	case r.json:
-		return view.OutputsJSON(r.out, all)
+		return view.OutputsJSON(r.out, all, len(args) == 1)
 	case len(all) == 0:
 		r.out.Printf("No outputs.\n")
 	default:

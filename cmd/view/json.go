@@ -204,7 +204,7 @@ type applyDocument struct {
 func ApplyJSON(w io.Writer, r *reconcile.ApplyResult, extra config.Diagnostics) error {
 	return JSON(w, applyDocument{
 		planOf(&r.PlanResult, Merge(extra, r.Warnings)),
-		r.Applied, outputsOf(r.Outputs), list(r.Failures), r.Interrupted,
+		r.Applied, outputsOf(r.Outputs, false), list(r.Failures), r.Interrupted,
 	})
 }
 

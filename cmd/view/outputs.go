@@ -10,7 +10,8 @@ import (
 	"pinfold/config"
 )
 
-// Outputs writes every output as HCL, or with a name only that one's value.
+// Outputs writes every output as HCL. A sensitive one is not told: whoever wants it asks
+// for it by name.
 func (s *Screen) Outputs(outputs []config.Output) {
 	outputs = slices.SortedFunc(slices.Values(outputs), func(a, b config.Output) int { return strings.Compare(a.Name, b.Name) })
 	width := 0
@@ -18,7 +19,11 @@ func (s *Screen) Outputs(outputs []config.Output) {
 		width = max(width, columns(o.Name))
 	}
 	for _, o := range outputs {
-		s.Printf("%s = %s\n", pad(printable(o.Name), width), outputText(o))
+		text := outputText(o)
+		if o.Sensitive && !o.Unknown {
+			text = sensitiveValue
+		}
+		s.Printf("%s = %s\n", pad(printable(o.Name), width), text)
 	}
 }
 
@@ -52,13 +57,18 @@ type outputJSON struct {
 	Value       json.RawMessage `json:"value"`
 	Type        json.RawMessage `json:"type"`
 	Unknown     bool            `json:"unknown"`
+	Sensitive   bool            `json:"sensitive"` // its value is null here, unless it was asked for by name
 	Description *string         `json:"description"`
 }
 
-func outputsOf(outputs []config.Output) map[string]outputJSON {
+// outputsOf are outputs as JSON; named: they were asked for by name.
+func outputsOf(outputs []config.Output, named bool) map[string]outputJSON {
 	doc := make(map[string]outputJSON, len(outputs))
 	for _, o := range outputs {
-		one := outputJSON{Value: o.Value, Type: o.Type, Unknown: o.Unknown}
+		one := outputJSON{Value: o.Value, Type: o.Type, Unknown: o.Unknown, Sensitive: o.Sensitive}
+		if o.Sensitive && !named {
+			one.Value = nil
+		}
 		if o.Description != "" {
 			one.Description = &o.Description
 		}
@@ -73,7 +83,7 @@ type outputsDocument struct {
 	Outputs       map[string]outputJSON `json:"outputs"`
 }
 
-// OutputsJSON writes `output -json`.
-func OutputsJSON(w io.Writer, outputs []config.Output) error {
-	return JSON(w, outputsDocument{FormatVersion, outputsOf(outputs)})
+// OutputsJSON writes `output -json`; named: of one that was asked for by name.
+func OutputsJSON(w io.Writer, outputs []config.Output, named bool) error {
+	return JSON(w, outputsDocument{FormatVersion, outputsOf(outputs, named)})
 }
