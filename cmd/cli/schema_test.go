@@ -22,6 +22,7 @@ var schemas = map[string][]string{
 	"list": {"list"}, "describe": {"describe"}, "events": {"events", "event"}, "history": {"history"}, "wait": {"list"}, "output": {"output"},
 	"start": {"act"}, "stop": {"act"}, "pause": {"act"}, "resume": {"act"}, "release": {"act"}, "renew": {"act"}, "touch": {"list"},
 	"state list": {"state-list"}, "state show": {"state-show"}, "state pull": {"state-pull"}, "state push": {"state-push"},
+	"state mv": {"state-mv"}, "state rm": {"state-rm"},
 	"state verify": {"state-verify"}, "state backup": {"state-backup"}, "state restore": {"state-restore"}, "state rebuild": {"state-rebuild"},
 	"gc": {"gc"}, "force-unlock": {"force-unlock"}, "version": {"version"},
 }

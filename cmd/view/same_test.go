@@ -17,7 +17,8 @@ import (
 )
 
 var (
-	headlineOf = regexp.MustCompile(`(?m)^  # (\S+) will be (.*?)(?:      \((.*)\))?$`)
+	headlineOf = regexp.MustCompile(`(?m)^  # (\S+) will (?:be|no longer be) (.*?)(?:      \((.*)\))?$`)
+	movedOf    = regexp.MustCompile(`(?m)^  # (\S+) has moved to (\S+)$`)
 	driftOf    = regexp.MustCompile(`(?m)^  # (\S+): (.*)$`)
 	outputOf   = regexp.MustCompile(`(?m)^  [-+~] (\w+) +=`)
 	summaryOf  = regexp.MustCompile(`(?m)^Plan: (\d+) to add, (\d+) to change, (\d+) to replace, (\d+) to destroy; (\d+) to converge\.$`)
@@ -42,7 +43,9 @@ func TestPlanSaysTheSameToPeopleAndPrograms(t *testing.T) {
 				Address: fmt.Sprintf("sandbox.s%d", i), Kind: "sandbox", Action: action, Cause: words.Draw(t, "cause"),
 				Origin: rapid.SampledFrom([]plan.Origin{plan.FromFiles, plan.FromHost}).Draw(t, "origin"),
 			}
-			if rapid.Bool().Draw(t, "worded") {
+			if action == plan.ActMove {
+				c.From = fmt.Sprintf("sandbox.old%d", i)
+			} else if rapid.Bool().Draw(t, "worded") {
 				c.Consequence = words.Draw(t, "consequence")
 			}
 			p.Changes = append(p.Changes, c)
@@ -87,6 +90,9 @@ func same(t *rapid.T, r *reconcile.PlanResult) {
 	for _, m := range headlineOf.FindAllStringSubmatch(text, -1) {
 		add(&told, "step %s (%s)", m[1], m[3])
 	}
+	for _, m := range movedOf.FindAllStringSubmatch(text, -1) {
+		add(&told, "step %s from %s", m[2], m[1])
+	}
 	for _, m := range driftOf.FindAllStringSubmatch(text, -1) {
 		add(&told, "drift %s %s", m[1], m[2])
 	}
@@ -108,10 +114,13 @@ func same(t *rapid.T, r *reconcile.PlanResult) {
 		switch {
 		case c.Kind == "output":
 			add(&written, "output %s", strings.TrimPrefix(c.Address, "output."))
+		case c.Action == plan.ActMove && c.PreviousAddress != nil:
+			add(&written, "step %s from %s", c.Address, *c.PreviousAddress)
+			steps++
 		case c.Action != plan.ActNoop:
 			add(&written, "step %s (%s)", c.Address, c.Cause)
 			steps++
-			if words := c.Consequence; words != "" && !strings.Contains(text, "# "+c.Address+" will be "+words) {
+			if words := c.Consequence; words != "" && c.Action != plan.ActForget && !strings.Contains(text, "# "+c.Address+" will be "+words) {
 				t.Errorf("what becomes of %s is not told: %s", c.Address, words)
 			}
 		}

@@ -43,6 +43,8 @@ var documents = map[string]struct {
 	"state-show":    {RecordDocument{}, "pinfold state show -json"},
 	"state-pull":    {reconcile.StateDocument{}, "pinfold state pull"},
 	"state-push":    {reconcile.PushResult{}, "pinfold state push -json"},
+	"state-mv":      {reconcile.StateMoveResult{}, "pinfold state mv -json"},
+	"state-rm":      {reconcile.StateRemoveResult{}, "pinfold state rm -json"},
 	"state-verify":  {reconcile.VerifyResult{}, "pinfold state verify -json"},
 	"state-backup":  {reconcile.BackupResult{}, "pinfold state backup -json"},
 	"state-restore": {reconcile.RestoreResult{}, "pinfold state restore -json"},
