@@ -123,16 +123,15 @@ func (d *decoder) read(l layer, body *hclsyntax.Body, name, path string, ty cty.
 		return cty.NilVal, attr, absent
 	}
 	hide := false
-	if v.ContainsMarked() {
+	parts := !v.IsMarked() && v.IsKnown() && elementwise(v.Type(), ty) // each element is looked at by itself
+	if !parts && marked(v) {
 		d.conceal(attr)
 		if !mayBeSensitive(path) {
 			d.ev.misplaced(d.in.address, attr)
 			return cty.NilVal, attr, absent
 		}
-		// Of a list or map that is not sensitive as a whole each element is looked at.
-		if hide = v.IsMarked() || !v.IsKnown() || !elementwise(v.Type(), ty); hide {
-			v, _ = v.UnmarkDeep()
-		}
+		hide = true
+		v, _ = v.UnmarkDeep()
 	}
 	// A list or map is converted element by element by its caller.
 	if v.Type() != ty && !(v.IsKnown() && elementwise(v.Type(), ty)) {
@@ -286,7 +285,14 @@ func setTexts(d *decoder, l layer, body *hclsyntax.Body, name, path string, dst 
 		out := make([]string, 0, v.LengthInt())
 		for it := v.ElementIterator(); it.Next(); {
 			_, element := it.Element()
-			element, err := toText(d.plain(element, func() string { return at(path, len(out)) }))
+			if marked(element) {
+				if !d.hides(attr, path) {
+					return absent
+				}
+				element, _ = element.UnmarkDeep()
+				d.sensitive = append(d.sensitive, at(path, len(out)))
+			}
+			element, err := toText(element)
 			switch {
 			case err != nil:
 				d.wrong(attr, "Element %d: %s.", len(out), err)
@@ -306,15 +312,23 @@ func setTexts(d *decoder, l layer, body *hclsyntax.Body, name, path string, dst 
 	return p
 }
 
-// plain is an element of a list or map without its marks; its path is noted as
-// sensitive when it has some.
-func (d *decoder) plain(v cty.Value, path func() string) cty.Value {
-	if !v.ContainsMarked() {
-		return v
+// marked reports whether a value is sensitive, whole or in parts.
+func marked(v cty.Value) bool {
+	if v.Type().IsPrimitiveType() {
+		return v.IsMarked()
 	}
-	v, _ = v.UnmarkDeep()
-	d.sensitive = append(d.sensitive, path())
-	return v
+	return v.ContainsMarked()
+}
+
+// hides keeps errors about an argument with a sensitive element from showing it. It is
+// false, and that is reported, when the argument may have none.
+func (d *decoder) hides(attr *hclsyntax.Attribute, path string) bool {
+	d.conceal(attr)
+	if !mayBeSensitive(path) {
+		d.ev.misplaced(d.in.address, attr)
+		return false
+	}
+	return true
 }
 
 // setPairs decodes a map of strings. A null value leaves its key out; an
@@ -329,7 +343,14 @@ func setPairs(d *decoder, l layer, body *hclsyntax.Body, name, path string, chec
 		for it := v.ElementIterator(); it.Next(); {
 			k, element := it.Element()
 			key, value := k.AsString(), ""
-			element, err := toText(d.plain(element, func() string { return step(path, key) }))
+			if marked(element) {
+				if !d.hides(attr, path) {
+					return
+				}
+				element, _ = element.UnmarkDeep()
+				d.sensitive = append(d.sensitive, step(path, key))
+			}
+			element, err := toText(element)
 			if err != nil {
 				d.wrong(attr, "Element %q: %s.", key, err)
 				continue
@@ -462,7 +483,9 @@ func (d *decoder) ignoreChanges(l layer, attr *hclsyntax.Attribute) {
 	names := schemaOf(d.n.kind).specNames()
 	d.written("lifecycle.ignore_changes", l, attr)
 	if hcl.ExprAsKeyword(attr.Expr) == "all" {
-		d.lifecycle.IgnoreChanges = names
+		if len(names) > 0 {
+			d.lifecycle.IgnoreChanges = names
+		}
 		return
 	}
 	list, diags := hcl.ExprList(attr.Expr)
