@@ -185,10 +185,44 @@ func quote(s string) string {
 	return out.String()
 }
 
-// step extends an attribute path by a key: env.NET, file["/etc/app.toml"].
-func step(path, key string) string {
+// Step extends an attribute path by a key: env.NET, file["/etc/app.toml"]. The path
+// of a spec's own member is its name.
+func Step(path, key string) string {
+	if path == "" {
+		return key
+	}
 	if hclsyntax.ValidIdentifier(key) {
 		return path + "." + key
 	}
 	return path + "[" + quote(key) + "]"
 }
+
+// Steps takes an attribute path apart into its keys: strings, and ints in lists. nil
+// for a text that is no path.
+func Steps(path string) []any {
+	traversal, diags := hclsyntax.ParseTraversalAbs([]byte(path), "", hcl.InitialPos)
+	if diags.HasErrors() {
+		return nil
+	}
+	steps := make([]any, 0, len(traversal))
+	for _, t := range traversal {
+		switch t := t.(type) {
+		case hcl.TraverseRoot:
+			steps = append(steps, t.Name)
+		case hcl.TraverseAttr:
+			steps = append(steps, t.Name)
+		case hcl.TraverseIndex:
+			key, err := keyOf(t.Key)
+			if err != nil {
+				return nil
+			}
+			steps = append(steps, key)
+		default:
+			return nil
+		}
+	}
+	return steps
+}
+
+// StepAt extends an attribute path by the index of a list's element: command[2].
+func StepAt(path string, index int) string { return path + "[" + strconv.Itoa(index) + "]" }

@@ -290,7 +290,7 @@ func setTexts(d *decoder, l layer, body *hclsyntax.Body, name, path string, dst 
 					return absent
 				}
 				element, _ = element.UnmarkDeep()
-				d.sensitive = append(d.sensitive, at(path, len(out)))
+				d.sensitive = append(d.sensitive, StepAt(path, len(out)))
 			}
 			element, err := toText(element)
 			switch {
@@ -301,7 +301,7 @@ func setTexts(d *decoder, l layer, body *hclsyntax.Body, name, path string, dst 
 				d.wrong(attr, "Element %d is null.", len(out))
 				return absent
 			case !element.IsKnown():
-				d.unknown = append(d.unknown, at(path, len(out)))
+				d.unknown = append(d.unknown, StepAt(path, len(out)))
 				out = append(out, "")
 			default:
 				out = append(out, element.AsString())
@@ -348,7 +348,7 @@ func setPairs(d *decoder, l layer, body *hclsyntax.Body, name, path string, chec
 					return
 				}
 				element, _ = element.UnmarkDeep()
-				d.sensitive = append(d.sensitive, step(path, key))
+				d.sensitive = append(d.sensitive, Step(path, key))
 			}
 			element, err := toText(element)
 			if err != nil {
@@ -364,7 +364,7 @@ func setPairs(d *decoder, l layer, body *hclsyntax.Body, name, path string, chec
 				d.unknown, *dst = append(d.unknown, path), nil
 				return
 			} else {
-				d.unknown = append(d.unknown, step(path, key))
+				d.unknown = append(d.unknown, Step(path, key))
 			}
 			if err := check(key, value); err != nil {
 				d.wrong(attr, "%s", sentence(err.Error()))
@@ -553,7 +553,7 @@ func (d *decoder) labelled() map[string]Position {
 	out := map[string]Position{}
 	for _, b := range d.body.Blocks {
 		if len(b.Labels) == 1 {
-			out[step(b.Type, b.Labels[0])] = Position{File: b.TypeRange.Filename, Line: b.TypeRange.Start.Line}
+			out[Step(b.Type, b.Labels[0])] = Position{File: b.TypeRange.Filename, Line: b.TypeRange.Start.Line}
 		}
 	}
 	d.n.blocks = out
@@ -568,7 +568,6 @@ func (n *declaration) sharesSources(inherited, places []place) bool {
 }
 
 // at is the path of a list's element.
-func at(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
 
 // dependsOn is what the whole block needs and what this instance's computed
 // keys name. Instances without such keys share one slice.

@@ -80,7 +80,7 @@ func (d *decoder) portExports(spec *Sandbox, made Export) cty.Value {
 	for _, name := range names {
 		p, was := spec.Ports[name], made.Ports[name]
 		host := p.Host
-		if host == 0 && !d.isUnknown(step("port", name)+".host") {
+		if host == 0 && !d.isUnknown(Step("port", name)+".host") {
 			host = was.Host
 		}
 		ports[name] = cty.ObjectVal(map[string]cty.Value{

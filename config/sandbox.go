@@ -246,7 +246,7 @@ func (d *decoder) capabilities(l layer, body *hclsyntax.Body, spec *Sandbox) {
 	}
 	names := make([]string, 0, len(given))
 	for i, text := range given {
-		if d.isUnknown(at(path, i)) {
+		if d.isUnknown(StepAt(path, i)) {
 			continue
 		}
 		parsed, err := parseCapability(text)
@@ -323,11 +323,11 @@ func (d *decoder) parts(l layer, body *hclsyntax.Body, spec *Sandbox) {
 // path is the attribute path of a labelled block, such as port.http.
 func (d *decoder) path(b *hclsyntax.Block) string {
 	if d.n.dynamic != nil { // its blocks may be this instance's own
-		return step(b.Type, b.Labels[0])
+		return Step(b.Type, b.Labels[0])
 	}
 	path, known := d.n.paths[b]
 	if !known {
-		path = step(b.Type, b.Labels[0])
+		path = Step(b.Type, b.Labels[0])
 		if d.n.paths == nil {
 			d.n.paths = map[*hclsyntax.Block]string{}
 		}
@@ -430,7 +430,7 @@ func (d *decoder) claim(l layer, b *hclsyntax.Block, spec *Sandbox) {
 }
 
 func (d *decoder) mount(l layer, b *hclsyntax.Block, i int, m *Mount) {
-	path := at("mount", i)
+	path := StepAt("mount", i)
 	if address, ok := d.refer(l, b.Body, "volume", path+".volume", "volume", false); ok {
 		m.Volume = address
 	}

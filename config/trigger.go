@@ -92,13 +92,13 @@ func (m *module) trigger(k *sink, d *declaration, item hcl.Expression) (trigger,
 			if out.path == "" {
 				out.path = part.Name
 			} else {
-				out.path = step(out.path, part.Name)
+				out.path = Step(out.path, part.Name)
 			}
 		case hcl.TraverseIndex:
 			literal, err := keyOf(part.Key)
 			switch literal := literal.(type) {
 			case string:
-				out.path = step(out.path, literal)
+				out.path = Step(out.path, literal)
 			case int:
 				out.path += "[" + strconv.Itoa(literal) + "]"
 			default:

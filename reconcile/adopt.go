@@ -36,6 +36,9 @@ func (e *actor) adopt(ctx context.Context, id string) (*plan.Sandbox, error) {
 	if !ok {
 		return refuse("nothing beside its files tells what was declared")
 	}
+	if err := doc.open(e.blocks.box); err != nil {
+		return nil, errorOf(err)
+	}
 	rec := doc.Sandbox
 	if rec.Instance.ID != id {
 		return refuse("it was deposed: instance %s is the one of %s, and this one was to go; end its process, then pinfold gc -remove %s takes it away", rec.Instance.ID, rec.Address, id)

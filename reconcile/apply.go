@@ -17,6 +17,7 @@ import (
 
 	"pinfold/config"
 	"pinfold/reconcile/plan"
+	"pinfold/reconcile/seal"
 	"pinfold/runtime"
 	"pinfold/state"
 )
@@ -49,7 +50,20 @@ func (e *Engine) Plan(ctx context.Context, r PlanRequest) (*PlanResult, error) {
 	if running != "" {
 		p.Plan.Notes = append(p.Plan.Notes, running+"; this plan is of a moment in it")
 	}
-	return &p.PlanResult, nil
+	told := p.told()
+	if r.Save {
+		if told.Sealed, err = e.sealPlan(&SavedPlan{Source: r.Source, Options: r.Options, Result: p.PlanResult}); err != nil {
+			return nil, errorOf(err)
+		}
+	}
+	return &told, nil
+}
+
+// told is the plan as it leaves the engine.
+func (p *prepared) told() PlanResult {
+	r := p.PlanResult
+	r.Plan = redactedPlan(r.Plan)
+	return r
 }
 
 func (e *Engine) prepare(ctx context.Context, r PlanRequest) (*prepared, error) {
@@ -223,26 +237,28 @@ func (e *Engine) Apply(ctx context.Context, r ApplyRequest, confirm func(*PlanRe
 		return nil, err
 	}
 	defer release()
-	if err := e.following.allows(&r); err != nil {
-		return nil, err
-	}
 	req := r.PlanRequest
+	var saved *SavedPlan
 	if r.Saved != nil {
-		if err := e.currentPlan(r.Saved); err != nil {
+		if saved, err = e.currentPlan(r.Saved); err != nil {
 			return nil, err
 		}
-		req.Source, req.Options = r.Saved.Source, r.Saved.Options
+		req.Source, req.Options = saved.Source, saved.Options
+	}
+	if err := e.following.allows(&req, r.Override); err != nil {
+		return nil, err
 	}
 	p, err := e.prepareSettled(ctx, req)
 	if err != nil {
 		return nil, errorOf(err)
 	}
-	res := &ApplyResult{PlanResult: p.PlanResult}
-	if r.Saved != nil {
-		if err := sameWork(r.Saved.Result.Plan, p.Plan); err != nil {
+	if saved != nil {
+		if err := sameWork(saved.Result.Plan, p.Plan); err != nil {
 			return nil, err
 		}
+		p.Diagnostics = saved.Source.WithSnippets(p.Diagnostics) // whoever asks has no source
 	}
+	res := &ApplyResult{PlanResult: p.told()}
 	if p.Diagnostics.HasErrors() {
 		return res, &Error{Kind: Invalid, Message: "the plan cannot be applied", Diagnostics: p.Diagnostics}
 	}
@@ -495,7 +511,7 @@ func (e *actor) finishApply(ctx context.Context, p *prepared, run *run, res *App
 		}
 	}
 	e.mu.Unlock()
-	res.Outputs = outputs
+	res.Outputs = redactedOutputs(outputs)
 	if len(res.Failures) == 0 && !res.Interrupted && !narrow {
 		digest := p.Digest
 		if p.options.Destroy {
@@ -535,7 +551,7 @@ func (e *actor) takeSurroundings(ctx context.Context, p *prepared, run *run) err
 		}
 		releases = append(releases, release)
 		if rec, ok := e.sandbox(want.Address); ok {
-			rec.DependsOn, rec.Sources = want.DependsOn, want.Sources
+			rec.DependsOn, rec.Sources, rec.Sensitive = want.DependsOn, want.Sources, want.Sensitive
 			w.sandbox(rec)
 		}
 	}
@@ -576,7 +592,7 @@ func (r *run) covers(address string) bool {
 }
 
 func sameSurroundings(rec *plan.Sandbox, want *config.Resource[config.Sandbox]) bool {
-	return slices.Equal(rec.DependsOn, want.DependsOn) && maps.Equal(rec.Sources, want.Sources)
+	return slices.Equal(rec.DependsOn, want.DependsOn) && maps.Equal(rec.Sources, want.Sources) && slices.Equal(rec.Sensitive, want.Sensitive)
 }
 
 // outputs are evaluated with what exists now. After a destroy there are none.
@@ -655,18 +671,57 @@ func (e *Engine) Outputs(context.Context) ([]config.Output, error) {
 	for _, name := range sortedKeys(e.records.Outputs) {
 		all = append(all, *e.records.Outputs[name])
 	}
-	return all, nil
+	return redactedOutputs(all), nil
 }
 
-// currentPlan refuses a saved plan whose state has moved on.
-func (e *Engine) currentPlan(s *SavedPlan) error {
+// Output is one output with its value.
+func (e *Engine) Output(_ context.Context, name string) (*config.Output, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	o := e.records.Outputs[name]
+	switch {
+	case o == nil:
+		return nil, &Error{Kind: NotFound, Message: fmt.Sprintf("there is no output %q", name)}
+	case o.Sensitive && o.Value == nil:
+		return nil, &Error{Kind: Invalid, Message: fmt.Sprintf("the value of output %q was sealed with a key that is not in %s any more; the next apply records it anew", name, e.blocks.box.Path())}
+	}
+	told := *o
+	return &told, nil
+}
+
+// sealPlan makes a saved plan unreadable to whoever has not the state's key.
+func (e *Engine) sealPlan(s *SavedPlan) (string, error) {
+	doc, err := json.Marshal(s)
+	if err != nil {
+		return "", err
+	}
+	return e.blocks.box.Seal(doc, sealedPlan)
+}
+
+// currentPlan opens a saved plan, and refuses one whose state has moved on.
+func (e *Engine) currentPlan(f *PlanFile) (*SavedPlan, error) {
 	r := e.snapshot()
-	stale := func(why string) error {
-		return &Error{Kind: Stale, Message: "the saved plan is stale: " + why + "; make a new plan"}
+	stale := func(why string) (*SavedPlan, error) {
+		return nil, &Error{Kind: Stale, Message: "the saved plan is stale: " + why + "; make a new plan"}
 	}
 	switch {
-	case s.FormatVersion != PlanFormatVersion:
-		return stale(fmt.Sprintf("it has format version %q, this program writes %q", s.FormatVersion, PlanFormatVersion))
+	case f.FormatVersion != PlanFileVersion:
+		return stale(fmt.Sprintf("it has format version %q, this program writes %q", f.FormatVersion, PlanFileVersion))
+	case f.Result.Lineage != r.Lineage:
+		return stale("it was made for another state (lineage " + f.Result.Lineage + ")")
+	}
+	doc, err := e.blocks.box.Open(f.Result.Sealed, sealedPlan)
+	switch {
+	case errors.Is(err, seal.ErrNoKey):
+		return stale(err.Error())
+	case err != nil:
+		return nil, &Error{Kind: Invalid, Message: "the saved plan cannot be read: " + err.Error() + "; make a new plan"}
+	}
+	s := new(SavedPlan)
+	if err := json.Unmarshal(doc, s); err != nil {
+		return nil, &Error{Kind: Invalid, Message: "the saved plan cannot be read: " + err.Error() + "; make a new plan"}
+	}
+	switch {
 	case s.Result.Lineage != r.Lineage:
 		return stale("it was made for another state (lineage " + s.Result.Lineage + ")")
 	case s.Result.Serial != r.Serial:
@@ -674,11 +729,11 @@ func (e *Engine) currentPlan(s *SavedPlan) error {
 	case s.Source == nil || s.Source.Digest() != s.Result.Digest:
 		return stale("its configuration does not match its digest")
 	}
-	return nil
+	return s, nil
 }
 
-// PlanFormatVersion is the version of saved plans and of plan -json.
-const PlanFormatVersion = "1"
+// PlanFileVersion is the version of plan files.
+const PlanFileVersion = "1"
 
 // sameWork refuses a saved plan when the host or the clock has made other work
 // of it: what was shown is what is run, or nothing is.

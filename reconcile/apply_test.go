@@ -224,32 +224,48 @@ func TestPlanTouchesNothing(t *testing.T) {
 	l.end(p.Engine)
 }
 
+// saved is what a plan file of now would hold.
 func saved(t *testing.T, l *lab, e *Engine) *SavedPlan {
 	t.Helper()
-	res := l.plan(e)
-	s := &SavedPlan{FormatVersion: PlanFormatVersion, Source: l.source(), Result: *res}
-	b, err := json.MarshalIndent(s, "", "  ") // as a file would hold it
+	res, err := e.prepare(context.Background(), PlanRequest{Source: l.source()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s = new(SavedPlan)
-	if err := json.Unmarshal(b, s); err != nil {
+	return &SavedPlan{Source: l.source(), Result: res.PlanResult}
+}
+
+// planFile is a saved plan as its file would come back.
+func planFile(t *testing.T, e *Engine, s *SavedPlan) *PlanFile {
+	t.Helper()
+	f := &PlanFile{FormatVersion: PlanFileVersion, Result: s.Result}
+	f.Result.Plan = redactedPlan(s.Result.Plan)
+	var err error
+	if f.Result.Sealed, err = e.sealPlan(s); err != nil {
 		t.Fatal(err)
 	}
-	return s
+	b, err := json.MarshalIndent(f, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f = new(PlanFile)
+	if err := json.Unmarshal(b, f); err != nil {
+		t.Fatal(err)
+	}
+	return f
 }
 
 func TestSavedPlan(t *testing.T) {
 	l := newLab(t, map[string]string{"main.hcl": sandboxA("")})
 	e := l.open("apply")
 	s := saved(t, l, e)
-	apply := func(s *SavedPlan) error {
-		_, err := e.Apply(context.Background(), ApplyRequest{Saved: s}, func(*PlanResult) (bool, error) {
+	applyFile := func(f *PlanFile) error {
+		_, err := e.Apply(context.Background(), ApplyRequest{Saved: f}, func(*PlanResult) (bool, error) {
 			t.Error("asked for approval of a saved plan")
 			return false, nil
 		}, nil)
 		return err
 	}
+	apply := func(s *SavedPlan) error { return applyFile(planFile(t, e, s)) }
 	l.main("nonsense(") // the files at hand do not matter any more
 	if err := apply(s); err != nil {
 		t.Fatal(err)
@@ -257,10 +273,13 @@ func TestSavedPlan(t *testing.T) {
 	l.refused(apply(s), Stale, "the state has changed since")
 	l.main(sandboxA(`env = { X = "1" }`))
 	s = saved(t, l, e)
+	file := planFile(t, e, s)
+	file.FormatVersion = "99"
+	l.refused(applyFile(file), Stale, "format version")
+	file = planFile(t, e, s)
+	file.Result.Sealed = file.Result.Sealed[:len(file.Result.Sealed)-8] + "AAAAAAAA"
+	l.refused(applyFile(file), Invalid, "cannot be read")
 	other := *s
-	other.FormatVersion = "99"
-	l.refused(apply(&other), Stale, "format version")
-	other = *s
 	other.Result.Lineage = "somebody"
 	l.refused(apply(&other), Stale, "another state")
 	other = *s

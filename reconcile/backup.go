@@ -102,7 +102,7 @@ func (d *documents) read(bucket, key string, doc []byte) (v any, err error) {
 		if err := json.Unmarshal(doc, &s); err != nil {
 			return nil, err
 		}
-		d.blocks.known[key], err = blockOf(s)
+		d.blocks.known[key], err = blockOf(s, nil)
 		return nil, err
 	case state.Sandboxes:
 		rec := new(plan.Sandbox)
@@ -114,7 +114,8 @@ func (d *documents) read(bucket, key string, doc []byte) (v any, err error) {
 	case state.Images:
 		v = new(plan.Image)
 	case state.Outputs:
-		v = new(config.Output)
+		out := new(config.Output)
+		return out, decodeOutput(nil, doc, out)
 	case state.Ended:
 		v = new(plan.Ended)
 	case state.Journal:

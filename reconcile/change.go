@@ -192,7 +192,7 @@ func (r *run) adopt(rec *plan.Sandbox, c *plan.Change) error {
 		if res != nil {
 			shown = *res
 		} else {
-			shown = config.Resource[config.Sandbox]{Address: rec.Address, Lifecycle: rec.Lifecycle, DependsOn: rec.DependsOn, Sources: rec.Sources}
+			shown = config.Resource[config.Sandbox]{Address: rec.Address, Lifecycle: rec.Lifecycle, DependsOn: rec.DependsOn, Sources: rec.Sources, Sensitive: rec.Sensitive}
 		}
 		shown.Spec, shown.Unknown = config.Sandbox{}, nil
 		if err := json.Unmarshal(c.After, &shown.Spec); err != nil {

@@ -202,6 +202,14 @@ func (c *Client) Renew(ctx context.Context, r RenewRequest) (*ActResult, error) 
 	return res, nil
 }
 
+func (c *Client) Output(ctx context.Context, name string) (*config.Output, error) {
+	res := new(config.Output)
+	if err := c.call(ctx, "output", name, res, nil); err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
 func (c *Client) Outputs(ctx context.Context) ([]config.Output, error) {
 	var res []config.Output
 	return res, c.call(ctx, "outputs", nil, &res, nil)

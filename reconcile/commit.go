@@ -68,7 +68,7 @@ func (e *Engine) commit(w *write) error {
 		encode(&docs, state.Networks, w.networks),
 		encode(&docs, state.Volumes, w.volumes),
 		encode(&docs, state.Images, w.images),
-		encode(&docs, state.Outputs, w.outputs),
+		encodeOutputs(&docs, e.blocks.box, w.outputs),
 		encode(&docs, state.Ended, w.ended),
 	} {
 		if err != nil {

@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path/filepath"
 	goruntime "runtime"
 	"slices"
 	"sync"
@@ -22,6 +23,7 @@ import (
 
 	"pinfold/config"
 	"pinfold/reconcile/plan"
+	"pinfold/reconcile/seal"
 	"pinfold/runtime"
 	"pinfold/state"
 )
@@ -108,6 +110,7 @@ func NewEngine(ctx context.Context, o EngineOptions) (*Engine, error) {
 	if e.by == "" {
 		e.by = byApply
 	}
+	e.blocks.box = seal.In(filepath.Dir(o.Store.Path()))
 	e.info.Lineage = e.store.Lineage()
 	e.lanes.now = e.now
 	err := e.load()
@@ -186,12 +189,12 @@ func (e *Engine) load() error {
 			return err
 		}
 		return errors.Join(
-			loadBlocks(tx, e.blocks.known),
+			loadBlocks(tx, &e.blocks),
 			loadSandboxes(tx, r.Sandboxes, &e.blocks, &decode),
 			loadBucket(tx, state.Networks, r.Networks, &decode),
 			loadBucket(tx, state.Volumes, r.Volumes, &decode),
 			loadBucket(tx, state.Images, r.Images, &decode),
-			loadBucket(tx, state.Outputs, r.Outputs, &decode),
+			loadOutputs(tx, r.Outputs, e.blocks.box, &decode),
 			loadBucket(tx, state.Ended, r.Ended, &decode),
 		)
 	})
@@ -227,13 +230,22 @@ func loadSandboxes(tx state.Tx, into map[string]*plan.Sandbox, x *blocks, decode
 	})
 }
 
-func loadBlocks(tx state.Tx, into map[string]*block) error {
+func loadOutputs(tx state.Tx, into map[string]*config.Output, box *seal.Box, decode *[]func() error) error {
+	return tx.Each(state.Outputs, func(key string, doc []byte) error {
+		v := new(config.Output)
+		into[key] = v
+		*decode = append(*decode, func() error { return unreadable(state.Outputs, key, decodeOutput(box, doc, v)) })
+		return nil
+	})
+}
+
+func loadBlocks(tx state.Tx, x *blocks) error {
 	return tx.Each(state.Blocks, func(key string, doc []byte) error {
 		var s storedBlock
 		err := json.Unmarshal(doc, &s)
 		if err == nil {
-			into[key], err = blockOf(s)
-			into[key].stored = true
+			x.known[key], err = blockOf(s, x.box)
+			x.known[key].stored = true
 		}
 		return unreadable(state.Blocks, key, err)
 	})

@@ -268,17 +268,13 @@ func (f *follower) stampNow() string {
 }
 
 // allows refuses an apply that the followed directory would undo at once.
-func (f *follower) allows(r *ApplyRequest) error {
-	if f == nil || r.Options.RefreshOnly || r.Override {
+func (f *follower) allows(r *PlanRequest, override bool) error {
+	if f == nil || r.Options.RefreshOnly || override {
 		return nil
 	}
-	source, options := r.Source, r.Options
-	if r.Saved != nil {
-		source, options = r.Saved.Source, r.Saved.Options
-	}
-	if source != nil && source.Dir == f.dir && !options.Destroy {
+	if r.Source != nil && r.Source.Dir == f.dir && !r.Options.Destroy {
 		now, diags := config.Load(f.dir, f.inputs)
-		if !diags.HasErrors() && now.Digest() == source.Digest() {
+		if !diags.HasErrors() && now.Digest() == r.Source.Digest() {
 			return nil
 		}
 	}

@@ -40,6 +40,7 @@ type probe struct {
 	instance string
 	started  time.Time
 	spec     config.Health
+	rec      *plan.Sandbox // as it was when the probe began
 	stop     context.CancelFunc
 
 	address string      // of its sandbox, guarded by probes.mu
@@ -70,7 +71,7 @@ func (p *probes) follow(ctx context.Context, address string, rec *plan.Sandbox) 
 		return
 	}
 	run, stop := context.WithCancel(ctx)
-	n := &probe{address: address, instance: rec.Instance.ID, started: rec.Instance.StartedAt, spec: *rec.Spec.Health, stop: stop, health: plan.Health{Status: "starting"}}
+	n := &probe{address: address, instance: rec.Instance.ID, started: rec.Instance.StartedAt, spec: *rec.Spec.Health, rec: rec, stop: stop, health: plan.Health{Status: "starting"}}
 	if before != nil {
 		n.health = *before
 	} else if i := p.ready[address]; i != nil && i.ID == n.instance && i.StartedAt.Equal(n.started) {
@@ -155,7 +156,7 @@ func (p *probes) loop(ctx context.Context, n *probe) {
 		case p.a.now().Before(n.started.Add(time.Duration(n.spec.StartPeriod))):
 		default:
 			if failures++; failures >= cmp.Or(n.spec.Retries, probeRetries) {
-				p.set(n, plan.Health{Status: "failing", Message: err.Error()})
+				p.set(n, plan.Health{Status: "failing", Message: discreet(n.rec, err).Error()})
 			}
 		}
 		t.Reset(interval)

@@ -2,7 +2,6 @@ package reconcile
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -1303,16 +1302,7 @@ func TestASessionWithoutItsCallerIsNoUse(t *testing.T) {
 func TestSavedPlanWithMarkup(t *testing.T) {
 	l := newLab(t, map[string]string{"main.hcl": command(`"sim", "print=<b>&</b>"`, `labels = { q = "a<b && c>d" }`)})
 	e := l.open("apply")
-	p := l.plan(e)
-	raw, err := json.Marshal(p) // as a plan file does, which escapes
-	if err != nil {
-		t.Fatal(err)
-	}
-	saved := &SavedPlan{FormatVersion: PlanFormatVersion, Source: l.source()}
-	if err := json.Unmarshal(raw, &saved.Result); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := e.Apply(context.Background(), ApplyRequest{Saved: saved, AutoApprove: true}, nil, nil); err != nil {
+	if _, err := e.Apply(context.Background(), ApplyRequest{Saved: planFile(t, e, saved(t, l, e)), AutoApprove: true}, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	l.nothingToDo(e)

@@ -126,7 +126,7 @@ func (e *Engine) Describe(ctx context.Context, word string) (*Description, error
 		return nil, e.notFound(address)
 	}
 	d := &Description{
-		FormatVersion: "1", Sandbox: view, Spec: rec.Spec, Sources: rec.Sources, Lease: rec.Lease, Restarts: rec.Restarts, UID: rec.UID,
+		FormatVersion: "1", Sandbox: view, Spec: redactedSpec(&rec.Spec, rec.Sensitive), Sensitive: rec.Sensitive, Sources: rec.Sources, Lease: rec.Lease, Restarts: rec.Restarts, UID: rec.UID,
 	}
 	if d.Events, err = e.history(address, 20); err != nil {
 		return nil, errorOf(err)

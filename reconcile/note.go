@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"hash/maphash"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
 
 	"pinfold/reconcile/plan"
+	"pinfold/reconcile/seal"
 	"pinfold/runtime"
 )
 
@@ -20,12 +22,14 @@ import (
 
 // note is the document.
 type note struct {
-	Version int            `json:"version"`
-	Sandbox *plan.Sandbox  `json:"sandbox"`
-	Network *plan.Network  `json:"network,omitempty"`
-	Volumes []*plan.Volume `json:"volumes,omitempty"`
-	Image   *plan.Image    `json:"image,omitempty"`
-	RunDir  string         `json:"run_dir,omitempty"` // where what lives of it is found
+	Version int           `json:"version"`
+	Sandbox *plan.Sandbox `json:"sandbox"`
+	// Sealed are the members of the sandbox's spec that hold something sensitive.
+	Sealed  map[string]string `json:"sealed,omitempty"`
+	Network *plan.Network     `json:"network,omitempty"`
+	Volumes []*plan.Volume    `json:"volumes,omitempty"`
+	Image   *plan.Image       `json:"image,omitempty"`
+	RunDir  string            `json:"run_dir,omitempty"` // where what lives of it is found
 }
 
 const noteVersion = 1
@@ -129,7 +133,8 @@ func (e *Engine) noteNow(rec *plan.Sandbox) error {
 
 // writeNote writes the note beside one of rec's instances, its own or a deposed one.
 func (e *Engine) writeNote(id string, rec *plan.Sandbox) error {
-	doc, err := json.Marshal(e.noteOf(rec))
+	n := e.noteOf(rec)
+	doc, err := json.Marshal(n)
 	if err != nil {
 		return err
 	}
@@ -139,6 +144,14 @@ func (e *Engine) writeNote(id string, rec *plan.Sandbox) error {
 	e.notes.mu.Unlock()
 	if same {
 		return nil // written already; a look may have begun before
+	}
+	if len(rec.Sensitive) > 0 || len(rec.Unreadable) > 0 {
+		if err := n.seal(e.blocks.box); err != nil {
+			return err
+		}
+		if doc, err = json.Marshal(n); err != nil {
+			return err
+		}
 	}
 	if err := e.host.Note(context.Background(), id, doc); err != nil {
 		return err
@@ -164,6 +177,50 @@ func (e *Engine) noteOf(rec *plan.Sandbox) note {
 	}
 	n.Image, _ = e.image(rec.Spec.Image)
 	return n
+}
+
+// seal takes what is sensitive out of the spec.
+func (n *note) seal(box *seal.Box) error {
+	spec, err := json.Marshal(&n.Sandbox.Spec)
+	if err != nil {
+		return err
+	}
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(spec, &members); err != nil {
+		return err
+	}
+	if n.Sealed, err = sealMembers(box, members, n.Sandbox.Sensitive); err != nil {
+		return err
+	}
+	for name, sealed := range n.Sandbox.Unreadable {
+		setLost(&n.Sealed, name, sealed)
+	}
+	fields := reflect.ValueOf(&n.Sandbox.Spec).Elem() // of a copy
+	for name := range n.Sealed {
+		fields.Field(specFields[name]).SetZero()
+	}
+	return nil
+}
+
+// open puts it back, as far as the key is there.
+func (n *note) open(box *seal.Box) error {
+	members := map[string]json.RawMessage{}
+	lost, err := openMembers(box, n.Sealed, members)
+	if err != nil {
+		return err
+	}
+	n.Sandbox.Unreadable = lost
+	fields := reflect.ValueOf(&n.Sandbox.Spec).Elem()
+	for name, value := range members {
+		i, ok := specFields[name]
+		if !ok {
+			continue
+		}
+		if err := json.Unmarshal(value, fields.Field(i).Addr().Interface()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // forgetNote is for an instance that is about to be removed: nothing may appear

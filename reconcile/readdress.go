@@ -10,6 +10,7 @@ import (
 
 	"pinfold/config"
 	"pinfold/reconcile/plan"
+	"pinfold/reconcile/seal"
 	"pinfold/runtime"
 	"pinfold/state"
 )
@@ -265,7 +266,7 @@ func (e *Engine) candidates(ctx context.Context, d *config.Desired, r *plan.Reco
 		}
 		switch {
 		case there:
-			found[id] = candidate(s, noted[id])
+			found[id] = candidate(e.blocks.box, s, noted[id])
 		case volumes[id]:
 			found[id] = plan.Candidate{Kind: "volume"}
 		}
@@ -274,7 +275,7 @@ func (e *Engine) candidates(ctx context.Context, d *config.Desired, r *plan.Reco
 }
 
 // candidate is an instance without a record, with what lies beside its files.
-func candidate(s runtime.InstanceState, n runtime.Noted) plan.Candidate {
+func candidate(box *seal.Box, s runtime.InstanceState, n runtime.Noted) plan.Candidate {
 	c := plan.Candidate{Kind: "sandbox", Released: s.Released}
 	doc, ok := readNote(s.ID, n)
 	switch {
@@ -285,6 +286,10 @@ func candidate(s runtime.InstanceState, n runtime.Noted) plan.Candidate {
 	case doc.Sandbox.Instance.ID != s.ID:
 		c.Refused = "It was deposed: instance " + doc.Sandbox.Instance.ID + " took its place."
 	default:
+		if err := doc.open(box); err != nil {
+			c.Refused = "What lies beside its files cannot be read: " + err.Error() + "."
+			break
+		}
 		c.Sandbox, c.Network, c.Volumes, c.Image = doc.Sandbox, doc.Network, doc.Volumes, doc.Image
 	}
 	return c

@@ -171,11 +171,11 @@ func TestSavedPlanWithMoves(t *testing.T) {
 	l.main(moved("sandbox.a", "sandbox.b") + rename(one(""), `"a"`, `"b"`))
 	s := saved(t, l, e)
 	l.mv(e, "sandbox.a", "sandbox.c")
-	_, err := e.Apply(context.Background(), ApplyRequest{Saved: s}, nil, nil)
+	_, err := e.Apply(context.Background(), ApplyRequest{Saved: planFile(t, e, s)}, nil, nil)
 	l.refused(err, Stale, "the state has changed since")
 	l.mv(e, "sandbox.c", "sandbox.a")
 	s = saved(t, l, e)
-	if _, err := e.Apply(context.Background(), ApplyRequest{Saved: s}, nil, nil); err != nil {
+	if _, err := e.Apply(context.Background(), ApplyRequest{Saved: planFile(t, e, s)}, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	l.nothingToDo(e)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"pinfold/reconcile/plan"
+	"pinfold/reconcile/seal"
 	"pinfold/runtime"
 	"pinfold/runtime/host"
 	"pinfold/state"
@@ -64,7 +65,7 @@ func Rebuild(ctx context.Context, o OpenOptions, r RebuildRequest) (*RebuildResu
 }
 
 func rebuild(ctx context.Context, h runtime.Host, lineage, runDir string, o state.Options, r RebuildRequest) (*RebuildResult, error) {
-	found, err := salvage(ctx, h, lineage, time.Now())
+	found, err := salvage(ctx, h, seal.In(o.Dir), lineage, time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -130,11 +131,12 @@ type salvaged struct {
 
 	elsewhere []string        // those of them that live, whose notes name a run dir
 	runDirs   map[string]bool // these
+	box       *seal.Box       // of what is sensitive
 }
 
 // salvage makes records from notes. Of several incarnations of one sandbox, or
 // sandboxes of one address, that counts which lives, else which was noted last.
-func salvage(ctx context.Context, h runtime.Host, lineage string, now time.Time) (*salvaged, error) {
+func salvage(ctx context.Context, h runtime.Host, box *seal.Box, lineage string, now time.Time) (*salvaged, error) {
 	noted, err := h.Notes(ctx)
 	if err != nil {
 		return nil, err
@@ -144,13 +146,16 @@ func salvage(ctx context.Context, h runtime.Host, lineage string, now time.Time)
 			Lineage: lineage, Sandboxes: map[string]*plan.Sandbox{}, Networks: map[string]*plan.Network{},
 			Volumes: map[string]*plan.Volume{}, Images: map[string]*plan.Image{},
 		},
-		from: map[string]string{}, at: map[string]time.Time{}, runDirs: map[string]bool{},
+		from: map[string]string{}, at: map[string]time.Time{}, runDirs: map[string]bool{}, box: box,
 	}
 	read, deposed := map[string]note{}, map[string]bool{}
 	for id, n := range noted {
 		doc, ok := readNote(id, n)
 		if !ok {
 			continue
+		}
+		if err := doc.open(box); err != nil {
+			return nil, err
 		}
 		read[id] = doc
 		i := doc.Sandbox.Instance
@@ -188,6 +193,9 @@ func salvage(ctx context.Context, h runtime.Host, lineage string, now time.Time)
 		"which directory the state belongs to: the next apply binds it to its own")
 	for _, address := range sortedKeys(s.records.Sandboxes) {
 		rec := s.records.Sandboxes[address]
+		if len(rec.Unreadable) > 0 {
+			s.unknown = append(s.unknown, "the "+strings.Join(slices.Sorted(maps.Keys(rec.Unreadable)), ", ")+" of "+address+": sealed with a key that is not in "+seal.FileName+"; the next apply has the values")
+		}
 		s.events = append(s.events, Event{At: now, Type: "rebuilt", Address: address, UID: rec.UID, Instance: rec.Instance.ID, By: byOperator, Reason: "state lost", Message: s.from[address]})
 	}
 	return s, nil
@@ -289,7 +297,7 @@ func (s *salvaged) things(read map[string]note, noted map[string]runtime.Noted, 
 func (s *salvaged) documents() ([]document, error) {
 	var docs []document
 	err := errors.Join(
-		encodeSandboxes(&docs, &blocks{}, s.records.Sandboxes),
+		encodeSandboxes(&docs, &blocks{box: s.box}, s.records.Sandboxes),
 		encode(&docs, state.Networks, s.records.Networks),
 		encode(&docs, state.Volumes, s.records.Volumes),
 		encode(&docs, state.Images, s.records.Images),

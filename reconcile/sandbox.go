@@ -89,6 +89,9 @@ func (e *actor) create(ctx context.Context, rec *plan.Sandbox, then string, w *w
 	}
 	inst, err := e.instanceOf(rec, in.Instance)
 	if err == nil {
+		err = legible(rec)
+	}
+	if err == nil {
 		err = e.makeClaims(ctx, claims)
 	}
 	var proc runtime.Process
@@ -148,6 +151,7 @@ func (e *actor) create(ctx context.Context, rec *plan.Sandbox, then string, w *w
 // come up; in its intent, nil when the host was not touched yet, or when all was
 // taken back already and why is in the history.
 func (e *actor) createFailed(rec *plan.Sandbox, in *Intent, tried string, cause error) error {
+	cause = discreet(rec, cause)
 	w := &write{bump: true}
 	of := func(typ, reason, message string) {
 		ev := e.eventOf(rec, typ, reason, message)
@@ -292,6 +296,9 @@ func (e *actor) startAnew(ctx context.Context, rec *plan.Sandbox, cause error) e
 func (e *actor) ready(ctx context.Context, rec *plan.Sandbox) error {
 	inst := rec.Instance
 	made, err := e.instanceOf(rec, inst.ID)
+	if err == nil {
+		err = legible(rec)
+	}
 	if err != nil {
 		return err
 	}
@@ -325,7 +332,7 @@ func aliveSeen(rec *plan.Sandbox, frozen bool) plan.Seen {
 // was not touched yet.
 func (e *actor) startFailed(ctx context.Context, in *Intent, rec *plan.Sandbox, born birth, cause error) error {
 	inst := rec.Instance
-	cause = fmt.Errorf("cannot start %s: %w", rec.Address, cause)
+	cause = fmt.Errorf("cannot start %s: %w", rec.Address, discreet(rec, cause))
 	if born != kept {
 		failed := e.eventOf(rec, "error", "start failed", cause.Error())
 		rec.Instance = nil

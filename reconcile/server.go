@@ -282,6 +282,8 @@ func (s *server) dispatch(ctx context.Context, cancel context.CancelFunc, ses *s
 		answer(ses, call, func(r DriftRequest) (any, error) { return s.e.Drift(ctx, r) })
 	case "pull":
 		answer(ses, call, func(struct{}) (any, error) { return s.e.Pull(ctx) })
+	case "output":
+		answer(ses, call, func(name string) (any, error) { return s.e.Output(ctx, name) })
 	case "records":
 		answer(ses, call, func(struct{}) (any, error) { return s.e.Records(ctx) })
 	case "status":

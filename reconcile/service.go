@@ -45,8 +45,10 @@ type Service interface {
 	Touch(ctx context.Context, address string) (*ActResult, error)
 	// Events tells what happened.
 	Events(ctx context.Context, r EventsRequest) (*EventsResult, error)
-	// Outputs are the values kept by the last apply.
+	// Outputs are the values kept by the last apply, without those of sensitive ones.
 	Outputs(ctx context.Context) ([]config.Output, error)
+	// Output is one of them with its value, also a sensitive one's.
+	Output(ctx context.Context, name string) (*config.Output, error)
 	// Records are what is recorded of everything.
 	Records(ctx context.Context) (*RecordsResult, error)
 	// Drift tells how the host differs from what is recorded.
@@ -76,6 +78,7 @@ type PlanRequest struct {
 	Source   *config.Source `json:"source,omitempty"`
 	Options  plan.Options   `json:"options"`
 	TakeOver bool           `json:"take_over,omitempty"` // bind the state to Source.Dir
+	Save     bool           `json:"save,omitempty"`      // Plan: the result is to be saved, too
 	LockWait time.Duration  `json:"lock_wait,omitempty"` // 0: DefaultLockWait, NoLockWait: none
 }
 
@@ -86,25 +89,33 @@ type PlanResult struct {
 	Lineage     string             `json:"lineage"`
 	Serial      uint64             `json:"serial"`
 	Digest      string             `json:"digest"` // of the configuration
+	// Sealed is a SavedPlan that only this state's key opens, when it was asked for.
+	Sealed string `json:"sealed,omitempty"`
+}
+
+// PlanFile is a plan file: what may be shown to everybody, and the plan itself.
+type PlanFile struct {
+	FormatVersion string     `json:"format_version"`
+	Destroy       bool       `json:"destroy,omitempty"`
+	Result        PlanResult `json:"result"` // without what is sensitive, but with Sealed
 }
 
 // ApplyRequest asks for changes.
 type ApplyRequest struct {
 	PlanRequest
-	Saved       *SavedPlan `json:"saved,omitempty"`        // apply exactly this
-	AutoApprove bool       `json:"auto_approve,omitempty"` // whatever is needed, also when that changes meanwhile
-	Show        bool       `json:"show,omitempty"`         // with AutoApprove: confirm is called all the same, to see the plan
-	Parallelism int        `json:"parallelism,omitempty"`  // lanes at a time; 0: 10
-	Override    bool       `json:"override,omitempty"`     // though the agent follows a directory
+	Saved       *PlanFile `json:"saved,omitempty"`        // apply exactly this
+	AutoApprove bool      `json:"auto_approve,omitempty"` // whatever is needed, also when that changes meanwhile
+	Show        bool      `json:"show,omitempty"`         // with AutoApprove: confirm is called all the same, to see the plan
+	Parallelism int       `json:"parallelism,omitempty"`  // lanes at a time; 0: 10
+	Override    bool      `json:"override,omitempty"`     // though the agent follows a directory
 }
 
-// SavedPlan is the content of a plan file.
+// SavedPlan is all of a plan that is carried out later: also the values of variables
+// and what the files had in them, so it is only written sealed.
 type SavedPlan struct {
-	FormatVersion string          `json:"format_version"`
-	Source        *config.Source  `json:"source,omitempty"`
-	Options       plan.Options    `json:"options"`
-	Result        PlanResult      `json:"result"`
-	Outputs       []config.Output `json:"outputs,omitempty"`
+	Source  *config.Source `json:"source,omitempty"`
+	Options plan.Options   `json:"options"`
+	Result  PlanResult     `json:"result"`
 }
 
 // Progress is one line of a running apply.
@@ -172,6 +183,7 @@ type Description struct {
 	FormatVersion string                     `json:"format_version"`
 	Sandbox       SandboxView                `json:"sandbox"`
 	Spec          config.Sandbox             `json:"spec"`
+	Sensitive     []string                   `json:"sensitive,omitempty"` // paths of the spec that are not told
 	Sources       map[string]config.Position `json:"sources"`
 	Lease         plan.Lease                 `json:"lease"`
 	Restarts      plan.Retry                 `json:"restarts"` // the series that goes on, by the restart block

@@ -5,8 +5,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -16,6 +16,7 @@ import (
 
 	"pinfold/config"
 	"pinfold/reconcile/plan"
+	"pinfold/reconcile/seal"
 	"pinfold/state"
 )
 
@@ -33,7 +34,9 @@ type storedBlock struct {
 	Lifecycle config.Lifecycle           `json:"lifecycle,omitzero"`
 	Sources   map[string]config.Position `json:"sources,omitempty"`
 	DependsOn []string                   `json:"depends_on,omitempty"` // of the first sandbox, most likely of all
-	Spec      json.RawMessage            `json:"spec"`                 // of the first
+	Spec      json.RawMessage            `json:"spec"`                 // of the first; without what is sealed
+	Sensitive []string                   `json:"sensitive,omitempty"`
+	Sealed    map[string]string          `json:"sealed,omitempty"` // members of the spec that hold something sensitive, by name
 }
 
 // storedSandbox is the document of a plan.Sandbox: its fields, but those that are
@@ -43,6 +46,8 @@ type storedSandbox struct {
 	Block      string                     `json:"block"`
 	Spec       map[string]json.RawMessage `json:"spec,omitempty"`    // members that differ from the block's
 	Without    []string                   `json:"without,omitempty"` // members that only the block has
+	Sealed     map[string]string          `json:"sealed,omitempty"`  // members that differ, and hold something sensitive
+	Sensitive  *struct{}                  `json:"sensitive,omitempty"`
 	Lifecycle  *struct{}                  `json:"lifecycle,omitempty"`
 	Sources    *struct{}                  `json:"sources,omitempty"`
 	DependsOn  *[]string                  `json:"depends_on,omitempty"` // where they differ from the block's
@@ -55,7 +60,8 @@ type block struct {
 	storedBlock
 	spec    config.Sandbox
 	members map[string]json.RawMessage
-	stored  bool // in the file for sure
+	lost    map[string]string // sealed members that cannot be opened
+	stored  bool              // in the file for sure
 	used    atomic.Bool
 }
 
@@ -63,12 +69,13 @@ type block struct {
 type blocks struct {
 	mu    sync.Mutex
 	known map[string]*block
+	box   *seal.Box // of what is sensitive; nil: nothing sealed is opened
 }
 
 // keyOf names the block that a sandbox is of by what is the same for all its
 // instances.
 func keyOf(rec *plan.Sandbox) (string, error) {
-	b, err := json.Marshal(storedBlock{Lifecycle: rec.Lifecycle, Sources: rec.Sources, Spec: json.RawMessage("{}")})
+	b, err := json.Marshal(storedBlock{Lifecycle: rec.Lifecycle, Sources: rec.Sources, Sensitive: rec.Sensitive, Spec: json.RawMessage("{}")})
 	if err != nil {
 		return "", err
 	}
@@ -96,7 +103,7 @@ func (x *blocks) encode(rec *plan.Sandbox, docs *[]document) ([]byte, error) {
 		return nil, err
 	}
 	if !stored && !slices.ContainsFunc(*docs, func(d document) bool { return d.bucket == state.Blocks && d.key == key }) {
-		doc, err := json.Marshal(&b.storedBlock)
+		doc, err := b.document(x.box)
 		if err != nil {
 			return nil, err
 		}
@@ -115,6 +122,16 @@ func (x *blocks) encode(rec *plan.Sandbox, docs *[]document) ([]byte, error) {
 		}
 	}
 	s.Spec = own
+	if s.Sealed, err = sealMembers(x.box, own, rec.Sensitive); err != nil {
+		return nil, err
+	}
+	for name, sealed := range rec.Unreadable {
+		if s.Sealed == nil {
+			s.Sealed = map[string]string{}
+		}
+		s.Sealed[name] = sealed // as it was
+		delete(own, name)
+	}
 	if !slices.Equal(rec.DependsOn, b.DependsOn) {
 		s.DependsOn = &rec.DependsOn
 	}
@@ -129,7 +146,7 @@ func (x *blocks) of(key string, rec *plan.Sandbox, spec []byte, members map[stri
 	if b := x.known[key]; b != nil {
 		return b, b.stored, nil
 	}
-	b, err = blockOf(storedBlock{Lifecycle: rec.Lifecycle, Sources: rec.Sources, DependsOn: rec.DependsOn, Spec: spec})
+	b, err = blockOf(storedBlock{Lifecycle: rec.Lifecycle, Sources: rec.Sources, Sensitive: rec.Sensitive, DependsOn: rec.DependsOn, Spec: spec}, nil)
 	if err != nil {
 		return nil, false, err
 	}
@@ -140,9 +157,39 @@ func (x *blocks) of(key string, rec *plan.Sandbox, spec []byte, members map[stri
 	return b, false, nil
 }
 
-func blockOf(s storedBlock) (*block, error) {
+// blockOf reads a block with what of it is sealed.
+func blockOf(s storedBlock, box *seal.Box) (*block, error) {
 	b := &block{storedBlock: s}
-	return b, errors.Join(json.Unmarshal(s.Spec, &b.spec), json.Unmarshal(s.Spec, &b.members))
+	if err := json.Unmarshal(s.Spec, &b.members); err != nil {
+		return b, err
+	}
+	var err error
+	if b.lost, err = openMembers(box, s.Sealed, b.members); err != nil {
+		return b, err
+	}
+	b.Sealed = nil
+	if len(s.Sealed) > 0 {
+		if b.Spec, err = json.Marshal(b.members); err != nil {
+			return b, err
+		}
+	}
+	return b, json.Unmarshal(b.Spec, &b.spec)
+}
+
+// document is what is stored of a block.
+func (b *block) document(box *seal.Box) ([]byte, error) {
+	s := b.storedBlock
+	if len(s.Sensitive) > 0 || len(b.lost) > 0 {
+		members := maps.Clone(b.members)
+		var err error
+		if s.Sealed, err = sealMembers(box, members, s.Sensitive); err != nil {
+			return nil, err
+		}
+		if s.Spec, err = json.Marshal(members); err != nil {
+			return nil, err
+		}
+	}
+	return json.Marshal(&s)
 }
 
 // committed notes that the blocks among docs are in the file.
@@ -169,11 +216,26 @@ func (x *blocks) decode(doc []byte, rec *plan.Sandbox) error {
 	}
 	b.used.Store(true)
 	*rec = s.Sandbox
-	rec.Spec, rec.Lifecycle, rec.Sources, rec.DependsOn = b.spec, b.Lifecycle, b.Sources, b.DependsOn
+	rec.Spec, rec.Lifecycle, rec.Sources, rec.DependsOn, rec.Sensitive = b.spec, b.Lifecycle, b.Sources, b.DependsOn, b.Sensitive
 	if s.DependsOn != nil {
 		rec.DependsOn = *s.DependsOn
 	}
+	lost, err := openMembers(x.box, s.Sealed, membersOf(&s))
+	if err != nil {
+		return err
+	}
+	for name, sealed := range b.lost {
+		if _, own := s.Spec[name]; !own && lost[name] == "" && !slices.Contains(s.Without, name) {
+			setLost(&lost, name, sealed)
+		}
+	}
+	rec.Unreadable = lost
 	spec := reflect.ValueOf(&rec.Spec).Elem()
+	for name := range lost {
+		if i, ok := specFields[name]; ok {
+			spec.Field(i).SetZero()
+		}
+	}
 	for _, name := range s.Without {
 		if i, ok := specFields[name]; ok {
 			spec.Field(i).SetZero()

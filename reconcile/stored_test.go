@@ -15,6 +15,7 @@ import (
 
 	"pinfold/config"
 	"pinfold/reconcile/plan"
+	"pinfold/reconcile/seal"
 	"pinfold/state"
 )
 
@@ -137,8 +138,11 @@ func TestFirstOfABlockSideBySide(t *testing.T) {
 	l.close(e)
 }
 
-// Whatever a record says, its document says the same.
+// Whatever a record says, its document says the same; but what is sensitive in it is
+// not to be found there. Without the key that is missing, and not lost when the
+// record is stored again.
 func TestDocumentsRoundTrip(t *testing.T) {
+	box := seal.In(t.TempDir())
 	word := rapid.SampledFrom([]string{"", "a", "b"})
 	words := rapid.MapOf(rapid.SampledFrom([]string{"x", "y", "z"}), word)
 	at := rapid.Custom(func(t *rapid.T) time.Time { return time.Unix(rapid.Int64Range(1, 4).Draw(t, "at"), 0).UTC() })
@@ -155,6 +159,11 @@ func TestDocumentsRoundTrip(t *testing.T) {
 			DependsOn: rapid.SliceOfN(word, 0, 2).Draw(t, "depends"),
 			Sources:   map[string]config.Position{"env": {Line: rapid.IntRange(1, 2).Draw(t, "line")}},
 		}
+		if rapid.Bool().Draw(t, "sensitive") {
+			rec.Sensitive = []string{"env.x", `file["/f"].content`}
+			rec.Spec.Files["/f"] = config.File{Content: secret + word.Draw(t, "secret")}
+			rec.Spec.Env = map[string]string{"x": secret, "y": word.Draw(t, "y")}
+		}
 		if rapid.Bool().Draw(t, "network") {
 			rec.Spec.Network = &config.Attachment{Name: word.Draw(t, "name")}
 		}
@@ -168,7 +177,7 @@ func TestDocumentsRoundTrip(t *testing.T) {
 		return rec
 	})
 	rapid.Check(t, func(t *rapid.T) {
-		writer, reader := blocks{}, blocks{known: map[string]*block{}}
+		writer, reader := blocks{box: box}, blocks{known: map[string]*block{}, box: box}
 		var docs []document
 		want := rapid.SliceOfN(record, 1, 4).Draw(t, "records")
 		var encoded [][]byte
@@ -184,7 +193,7 @@ func TestDocumentsRoundTrip(t *testing.T) {
 			if err := json.Unmarshal(d.doc, &s); err != nil {
 				t.Fatal(err)
 			}
-			b, err := blockOf(s)
+			b, err := blockOf(s, box)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -205,9 +214,48 @@ func TestDocumentsRoundTrip(t *testing.T) {
 			if diff := cmp.Diff(want[i], got[i], cmpopts.EquateEmpty(), cmpopts.EquateComparable()); diff != "" {
 				t.Fatalf("%s\nof %s", diff, encoded[i])
 			}
+			if bytes.Contains(encoded[i], []byte(secret)) {
+				t.Fatalf("a secret in %s", encoded[i])
+			}
 		}
-		if keys := slices.Sorted(maps.Keys(reader.known)); len(keys) > 4 {
-			t.Fatalf("blocks %v of 2 lines and 2 lifecycles", keys)
+		if keys := slices.Sorted(maps.Keys(reader.known)); len(keys) > 8 {
+			t.Fatalf("blocks %v of 2 lines, 2 lifecycles, sensitive or not", keys)
+		}
+		blind := blocks{known: map[string]*block{}}
+		for _, d := range docs {
+			if bytes.Contains(d.doc, []byte(secret)) {
+				t.Fatalf("a secret in %s", d.doc)
+			}
+			var s storedBlock
+			if err := json.Unmarshal(d.doc, &s); err != nil {
+				t.Fatal(err)
+			}
+			var err error
+			if blind.known[d.key], err = blockOf(s, nil); err != nil {
+				t.Fatal(err)
+			}
+			blind.known[d.key].stored = true
+		}
+		for i, doc := range encoded {
+			without := new(plan.Sandbox)
+			if err := blind.decode(doc, without); err != nil {
+				t.Fatal(err)
+			}
+			if (len(without.Unreadable) > 0) != (len(want[i].Sensitive) > 0) || len(without.Spec.Env) > 0 && len(want[i].Sensitive) > 0 {
+				t.Fatalf("without the key: %+v of %s", without, doc)
+			}
+			var more []document
+			again, err := blind.encode(without, &more)
+			if err != nil || len(more) > 0 {
+				t.Fatal(err, more)
+			}
+			back := new(plan.Sandbox)
+			if err := reader.decode(again, back); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(got[i], back, cmpopts.EquateEmpty(), cmpopts.EquateComparable()); diff != "" {
+				t.Fatalf("stored again without the key: %s\nof %s", diff, again)
+			}
 		}
 	})
 }
@@ -243,3 +291,5 @@ func TestMissingBlockIsAnError(t *testing.T) {
 	}
 	l.end(e)
 }
+
+const secret = "hush-8d1f"

@@ -108,7 +108,7 @@ func (r *run) destroyCommand() *cli.Command {
 	}
 }
 
-func (r *run) apply(ctx context.Context, cmd *cli.Command, a *applying, saved *reconcile.SavedPlan) error {
+func (r *run) apply(ctx context.Context, cmd *cli.Command, a *applying, saved *reconcile.PlanFile) error {
 	approved := a.autoApprove || saved != nil
 	if !approved {
 		if err := r.canAsk(cmd.Name, a.input, "Add -auto-approve, or save a plan with 'pinfold plan -out FILE', look at it, and 'pinfold apply FILE'."); err != nil {
@@ -123,8 +123,7 @@ func (r *run) apply(ctx context.Context, cmd *cli.Command, a *applying, saved *r
 			return r.noFiles(ctx, &a.planning, err)
 		}
 	} else {
-		request.PlanRequest = reconcile.PlanRequest{Source: saved.Source, Options: saved.Options, LockWait: a.lockWait}
-		a.destroy = saved.Options.Destroy
+		request.LockWait, a.destroy = a.lockWait, saved.Destroy
 	}
 	service, err := r.open(ctx, need{verb: cmd.Name, does: "change sandboxes", changes: true, lockWait: a.lockWait})
 	if err != nil {

@@ -38,29 +38,32 @@ func (r *run) outputCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			return r.outputs(all, args, raw)
+			if len(args) == 0 {
+				return r.outputs(all)
+			}
+			if _, err := outputNamed(all, args[0]); err != nil {
+				return err
+			}
+			one, err := service.Output(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			switch {
+			case raw:
+				return view.OutputRaw(r.out, *one)
+			case r.json:
+				return view.OutputsJSON(r.out, []config.Output{*one}, true)
+			}
+			r.out.Output(*one)
+			return nil
 		},
 	}
 }
 
-func (r *run) outputs(all []config.Output, args []string, raw bool) error {
-	if len(args) == 1 {
-		one, err := outputNamed(all, args[0])
-		if err != nil {
-			return err
-		}
-		switch {
-		case raw:
-			return view.OutputRaw(r.out, one)
-		case !r.json:
-			r.out.Output(one)
-			return nil
-		}
-		all = []config.Output{one}
-	}
+func (r *run) outputs(all []config.Output) error {
 	switch {
 	case r.json:
-		return view.OutputsJSON(r.out, all, len(args) == 1)
+		return view.OutputsJSON(r.out, all, false)
 	case len(all) == 0:
 		r.out.Printf("No outputs.\n")
 	default:

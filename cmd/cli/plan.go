@@ -98,7 +98,7 @@ func (r *run) planCommand() *cli.Command {
 		Name: "plan", Usage: "show what apply would do", UsageText: "pinfold plan [flags]", Category: "change",
 		Description: "Compares the files here with what is recorded and with the host, and prints every step with its cause and what it costs. Nothing is changed. Values of variables are never asked for: give them with -var, -var-file or PINFOLD_VAR_NAME.\n\nExit codes: 0 done; 1 error; 2 with -detailed-exitcode when there are changes.",
 		Flags: append([]cli.Flag{
-			stringFlag(&out, "out", "save the plan to `FILE`, for 'pinfold apply FILE'; it holds the values of variables"),
+			stringFlag(&out, "out", "save the plan to `FILE`, for 'pinfold apply FILE'; what in it is sensitive only this state can read"),
 			boolFlag(&detailed, "detailed-exitcode", "exit 2 when there are changes, 0 when there are none"),
 			boolFlag(&input, "input", "never ask; a plan asks for nothing, also without it"),
 			r.jsonFlag(),
@@ -127,6 +127,7 @@ func (r *run) plan(ctx context.Context, p *planning, out string, detailed bool) 
 		return err
 	}
 	defer service.Close()
+	request.Save = out != ""
 	result, err := quoting{service, request.Source}.Plan(ctx, request)
 	if err != nil {
 		return withWarnings(err, warned)
@@ -144,7 +145,7 @@ func (r *run) plan(ctx context.Context, p *planning, out string, detailed bool) 
 		return exitWith(exitError)
 	}
 	if out != "" {
-		if err := writePlan(out, &reconcile.SavedPlan{FormatVersion: reconcile.PlanFormatVersion, Source: request.Source, Options: request.Options, Result: *result}); err != nil {
+		if err := writePlan(out, &reconcile.PlanFile{FormatVersion: reconcile.PlanFileVersion, Destroy: request.Options.Destroy, Result: *result}); err != nil {
 			return err
 		}
 		if !r.json {

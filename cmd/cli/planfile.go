@@ -11,10 +11,8 @@ import (
 	"pinfold/reconcile"
 )
 
-// writePlan saves a plan, whole or not at all. Only its owner may read it: it
-// holds the values of variables and of the files that were read.
-func writePlan(path string, saved *reconcile.SavedPlan) error {
-	// Not indented: the specs in it are compared byte for byte when it is applied.
+// writePlan saves a plan, whole or not at all.
+func writePlan(path string, saved *reconcile.PlanFile) error {
 	content, err := json.Marshal(saved)
 	if err != nil {
 		return fmt.Errorf("cannot save the plan: %w", err)
@@ -26,7 +24,7 @@ func writePlan(path string, saved *reconcile.SavedPlan) error {
 }
 
 // readPlan reads what writePlan wrote.
-func readPlan(path string) (*reconcile.SavedPlan, error) {
+func readPlan(path string) (*reconcile.PlanFile, error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		return nil, failure(path+" is a directory, not a saved plan", "To work in another directory write 'pinfold -chdir=%s apply'.", path)
 	}
@@ -34,14 +32,14 @@ func readPlan(path string) (*reconcile.SavedPlan, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the saved plan: %w", err)
 	}
-	var saved reconcile.SavedPlan
+	var saved reconcile.PlanFile
 	decoder := json.NewDecoder(bytes.NewReader(content))
 	err = decoder.Decode(&saved)
 	switch {
 	case err != nil, saved.FormatVersion == "", saved.Result.Plan == nil:
 		return nil, failure(path+" is not a saved plan", "Make one with 'pinfold plan -out FILE'.")
-	case saved.FormatVersion != reconcile.PlanFormatVersion:
-		return nil, failure(fmt.Sprintf("%s is a saved plan of format %q", path, saved.FormatVersion), "This pinfold reads format %q; make the plan again with it.", reconcile.PlanFormatVersion)
+	case saved.FormatVersion != reconcile.PlanFileVersion:
+		return nil, failure(fmt.Sprintf("%s is a saved plan of format %q", path, saved.FormatVersion), "This pinfold reads format %q; make the plan again with it.", reconcile.PlanFileVersion)
 	}
 	return &saved, nil
 }

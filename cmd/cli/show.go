@@ -96,7 +96,7 @@ func (r *run) showPlan(path string) error {
 	if r.json {
 		return view.PlanJSON(r.out, &saved.Result, nil)
 	}
-	r.out.Plan(&saved.Result, saved.Options.Destroy)
+	r.out.Plan(&saved.Result, saved.Destroy)
 	r.complain(view.PlanDiagnostics(&saved.Result))
 	return nil
 }

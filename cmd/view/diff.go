@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"pinfold/config"
 	"pinfold/reconcile/plan"
 )
 
@@ -57,6 +58,8 @@ func difference(d plan.Diff, forces bool, indent int) attribute {
 	a := attribute{path: printable(d.Path)}
 	before, after := sized(d.Path, decode(d.Before)), sized(d.Path, decode(d.After))
 	switch {
+	case d.Sensitive, before == any(config.Redacted) && after == any(config.Redacted):
+		a.symbol, a.value = "~", config.Redacted
 	case d.Unknown && len(d.Before) == 0:
 		a = added(d.Path, unknown{}, indent)
 	case d.Unknown:
@@ -292,7 +295,7 @@ func leaves(after json.RawMessage, unknowns []string) []leaf {
 		case map[string]any:
 			if len(x) > 0 {
 				for _, k := range slices.Sorted(maps.Keys(x)) {
-					walk(join(path, k), x[k])
+					walk(config.Step(path, k), x[k])
 				}
 				return
 			}
@@ -318,15 +321,4 @@ func leaves(after json.RawMessage, unknowns []string) []leaf {
 	}
 	slices.SortStableFunc(out, func(a, b leaf) int { return strings.Compare(a.path, b.path) })
 	return out
-}
-
-// join extends an attribute path by a key: env.WHO, file["/etc/app.toml"].
-func join(path, k string) string {
-	switch {
-	case path == "":
-		return k
-	case identifier.MatchString(k):
-		return path + "." + k
-	}
-	return path + "[" + quote(k) + "]"
 }

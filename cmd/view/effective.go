@@ -34,7 +34,7 @@ func effective(r *config.Resource[config.Sandbox]) []effectiveValue {
 			if err != nil {
 				raw, _ = json.Marshal(fmt.Sprint(v))
 			}
-			one.Value = raw
+			one.Value = config.Redact(path, raw, r.Sensitive)
 		}
 		if p, ok := sourceOf(r, path); ok {
 			if p.File != "" {
@@ -58,7 +58,7 @@ func effective(r *config.Resource[config.Sandbox]) []effectiveValue {
 			if _, instant := v.Interface().(time.Time); !instant {
 				for i := range v.NumField() {
 					name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
-					walk(strings.TrimPrefix(path+"."+name, "."), v.Field(i))
+					walk(config.Step(path, name), v.Field(i))
 				}
 				return
 			}
@@ -67,7 +67,7 @@ func effective(r *config.Resource[config.Sandbox]) []effectiveValue {
 				keys := v.MapKeys()
 				slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
 				for _, k := range keys {
-					walk(join(path, k.String()), v.MapIndex(k))
+					walk(config.Step(path, k.String()), v.MapIndex(k))
 				}
 				return
 			}

@@ -5,10 +5,9 @@ import (
 	"strings"
 
 	"github.com/zclconf/go-cty/cty"
-)
 
-// sensitiveValue stands for a value that is not to be shown.
-const sensitiveValue = "(sensitive value)"
+	"pinfold/config"
+)
 
 // Expression writes the value of an expression as one that gives the same value
 // again, as far as it is known and may be shown. A text of several lines is a heredoc.
@@ -16,7 +15,7 @@ func Expression(v cty.Value) string { return expression(v, 0) }
 
 func expression(v cty.Value, indent int) string {
 	if v.IsMarked() {
-		return sensitiveValue
+		return config.Redacted
 	}
 	ty := v.Type()
 	switch {

@@ -44,6 +44,7 @@ type planChange struct {
 	Kind      string      `json:"kind"`
 	Origin    plan.Origin `json:"origin"`
 	Unknown   []string    `json:"unknown"`
+	Sensitive []string    `json:"sensitive"` // paths whose values are not told
 	DependsOn []string    `json:"depends_on"`
 	Notes     []string    `json:"notes"`
 	Volumes   []string    `json:"volumes"`
@@ -107,7 +108,7 @@ func changesOf(all []plan.Change) []planChange {
 			PreviousAddress: orNull(c.From), ID: orNull(id),
 			Address: c.Address, Action: c.Action, Cause: c.Cause, Consequence: c.Consequence,
 			Before: c.Before, After: c.After, ReplacePaths: list(c.ReplacePaths),
-			Kind: c.Kind, Origin: c.Origin, Unknown: list(c.Unknown), DependsOn: list(c.DependsOn),
+			Kind: c.Kind, Origin: c.Origin, Unknown: list(c.Unknown), Sensitive: list(c.Sensitive), DependsOn: list(c.DependsOn),
 			Notes: list(c.Notes), Volumes: list(c.Volumes), Missing: list(c.Missing),
 			CreateBeforeDestroy: c.CreateFirst, Deposed: orNull(c.Deposed),
 		})

@@ -21,7 +21,7 @@ func (s *Screen) Outputs(outputs []config.Output) {
 	for _, o := range outputs {
 		text := outputText(o)
 		if o.Sensitive && !o.Unknown {
-			text = sensitiveValue
+			text = config.Redacted
 		}
 		s.Printf("%s = %s\n", pad(printable(o.Name), width), text)
 	}

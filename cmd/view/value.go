@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"pinfold/config"
 )
 
 // afterApply stands for a value that depends on something not yet made.
@@ -43,6 +45,9 @@ func literal(v any, indent int) string {
 	case unknown:
 		return afterApply
 	case string:
+		if v == config.Redacted {
+			return v
+		}
 		return quote(v)
 	case []any:
 		if short, ok := inline(v); ok {

@@ -1,6 +1,11 @@
 package plan
 
-import "pinfold/config"
+import (
+	"maps"
+	"slices"
+
+	"pinfold/config"
+)
 
 // Adopt is what a change that carries After does to the record, beside what its
 // action does to the host: the declared spec becomes the recorded one, its
@@ -24,9 +29,29 @@ func Adopt(rec *Sandbox, r *config.Resource[config.Sandbox], c *Change) {
 	}
 	rec.Lease = rec.Lease.WithTTL(spec.Lifetime.TTL)
 	rec.Spec, rec.Lifecycle, rec.DependsOn, rec.Sources = *spec, r.Lifecycle, r.DependsOn, r.Sources
+	adoptSensitive(rec, r)
 	if c.Revive {
 		Revive(rec)
 	}
+}
+
+// adoptSensitive takes over what is sensitive in the declared spec. Where a value
+// stays as recorded (ignore_changes), it stays as sensitive, and as unreadable.
+func adoptSensitive(rec *Sandbox, r *config.Resource[config.Sandbox]) {
+	kept := func(path string) bool {
+		return slices.ContainsFunc(r.Lifecycle.IgnoreChanges, func(name string) bool { return name == "all" || covers(name, path) })
+	}
+	sensitive := slices.Clone(r.Sensitive)
+	for _, path := range rec.Sensitive {
+		if kept(path) && !slices.Contains(sensitive, path) {
+			sensitive = append(sensitive, path)
+		}
+	}
+	slices.Sort(sensitive)
+	rec.Sensitive = sensitive
+	unreadable := maps.Clone(rec.Unreadable)
+	maps.DeleteFunc(unreadable, func(name, _ string) bool { return !kept(name) })
+	rec.Unreadable = unreadable
 }
 
 // Revive is what a change with Revive does to the record, with a declared spec

@@ -55,12 +55,15 @@ type Change struct {
 	// From is the address that a move leaves behind, empty for every other action.
 	From string `json:"previous_address,omitempty"`
 
-	Before       json.RawMessage `json:"before,omitempty"` // recorded spec
-	After        json.RawMessage `json:"after,omitempty"`  // desired spec; unknown values absent
-	Unknown      []string        `json:"unknown,omitempty"`
-	Defaults     []string        `json:"defaults,omitempty"` // create: paths of After that nobody wrote
-	Diff         []Diff          `json:"diff,omitempty"`     // leaf differences of Before and After, by path
-	ReplacePaths []string        `json:"replace_paths,omitempty"`
+	Before   json.RawMessage `json:"before,omitempty"` // recorded spec
+	After    json.RawMessage `json:"after,omitempty"`  // desired spec; unknown values absent
+	Unknown  []string        `json:"unknown,omitempty"`
+	Defaults []string        `json:"defaults,omitempty"` // create: paths of After that nobody wrote
+	Diff     []Diff          `json:"diff,omitempty"`     // leaf differences of Before and After, by path
+	// Sensitive are paths in Before and After whose values are to be shown to nobody;
+	// "value" of an output's whole value.
+	Sensitive    []string `json:"sensitive,omitempty"`
+	ReplacePaths []string `json:"replace_paths,omitempty"`
 
 	// DependsOn names addresses, each with a change that stands before this one
 	// in the plan: this change waits for all their earlier changes, and is skipped
@@ -118,6 +121,8 @@ type Diff struct {
 	After   json.RawMessage `json:"after,omitempty"`  // absent: removed, or unknown
 	Unknown bool            `json:"unknown,omitempty"`
 	Replace bool            `json:"replace,omitempty"` // forces replacement
+	// Sensitive: it differs, and neither value is told.
+	Sensitive bool `json:"sensitive,omitempty"`
 }
 
 // Drift explains a difference between record and host.

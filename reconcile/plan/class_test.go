@@ -60,7 +60,7 @@ func TestEveryAttributeHasAClass(t *testing.T) {
 func TestClassOf(t *testing.T) {
 	for want, list := range map[Class]string{
 		InPlace:   "labels labels.team shutdown_time shutdown_policy lifetime.ttl lifetime.on_lost operating_mode resources.memory port.http port.http.host stop_signal stop_grace lifecycle.prevent_destroy volume.work.on_destroy internet",
-		Restart:   "command command[2] env.WHO working_dir user hostname mount mount[0].path file./etc/app.toml.content security.drop_capabilities security.read_only_root",
+		Restart:   "command command[2] env.WHO working_dir user hostname mount mount[0].path file[\"/etc/app.toml\"].content security.drop_capabilities security.read_only_root",
 		Replace:   "image security.user_namespace network network.name cidr source",
 		Refused:   "volume volume.work volume.work.path volume.work.read_only",
 		Unclassed: "imagination lifetime lifetime.colour security.colour",

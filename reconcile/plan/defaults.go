@@ -3,11 +3,8 @@ package plan
 import (
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
-
-	"github.com/hashicorp/hcl/v2/hclsyntax"
 
 	"pinfold/config"
 )
@@ -41,7 +38,7 @@ func defaults(spec any, sources map[string]config.Position) []string {
 			for i := range v.NumField() {
 				name, options, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
 				if f := v.Field(i); !strings.HasPrefix(options, "omit") || !f.IsZero() {
-					walk(step(path, name), f)
+					walk(config.Step(path, name), f)
 				}
 			}
 			return
@@ -50,11 +47,7 @@ func defaults(spec any, sources map[string]config.Position) []string {
 				break
 			}
 			for _, k := range v.MapKeys() {
-				// A labelled block is always written; one whose name is not
-				// recognized here hides nothing.
-				if block := step(path, k.String()); touches(block) {
-					walk(block, v.MapIndex(k))
-				}
+				walk(config.Step(path, k.String()), v.MapIndex(k))
 			}
 			return
 		}
@@ -65,15 +58,4 @@ func defaults(spec any, sources map[string]config.Position) []string {
 	walk("", reflect.ValueOf(spec))
 	slices.Sort(out)
 	return out
-}
-
-// step extends an attribute path by a key: port.http, file["/etc/app.toml"].
-func step(path, key string) string {
-	switch {
-	case path == "":
-		return key
-	case hclsyntax.ValidIdentifier(key):
-		return path + "." + key
-	}
-	return path + "[" + strconv.Quote(key) + "]"
 }

@@ -63,7 +63,7 @@ sandbox "a" {
 		"network.n":  {"internet"},
 		"volume.v":   nil,
 		"sandbox.a": {
-			"lifetime.clock", "lifetime.idle_action", "lifetime.on_lost", "lifetime.renew_min_interval", "lifetime.start_timeout", "operating_mode",
+			`file["/etc/$${x}.toml"].mode`, "lifetime.clock", "lifetime.idle_action", "lifetime.on_lost", "lifetime.renew_min_interval", "lifetime.start_timeout", "operating_mode",
 			"port.http.address", "port.http.host", "restart.backoff_max", "restart.backoff_min", "restart.mode", "restart.window", "stop_signal", "volume.work.on_destroy",
 		},
 	}

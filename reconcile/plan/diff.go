@@ -61,11 +61,11 @@ func compareAt(prefix string, depth int, before, after map[string]json.RawMessag
 		if bytes.Equal(b, a) {
 			continue
 		}
-		path := prefix + k
+		path := config.Step(prefix, k)
 		mb, ma := members(b), members(a)
 		blockAbsent := depth == 0 && k != "network" && (mb == nil) != (ma == nil) && (b == nil || a == nil)
 		if (mb != nil && ma != nil) || blockAbsent {
-			compareAt(path+".", depth+1, mb, ma, out)
+			compareAt(path, depth+1, mb, ma, out)
 			continue
 		}
 		*out = append(*out, difference{Diff: Diff{Path: path, Before: b, After: a}, class: ClassOf(path)})
@@ -157,43 +157,38 @@ func withoutUnknown(spec json.RawMessage, unknown []string) json.RawMessage {
 	return encode(m)
 }
 
-// remove deletes the value at path. Keys may themselves contain dots (labels,
-// file paths), so the longest key that fits is followed.
+// remove deletes the value at path; an element of a list becomes null.
 func remove(m map[string]any, path string) {
-	best := ""
-	for k := range m {
-		if covers(k, path) && len(k) > len(best) {
-			best = k
-		}
-	}
-	if best == "" {
+	steps := config.Steps(path)
+	if len(steps) == 0 {
 		return
 	}
-	rest := path[len(best):]
-	if rest == "" {
-		delete(m, best)
-		return
-	}
-	switch v := m[best].(type) {
-	case map[string]any:
-		remove(v, strings.TrimPrefix(rest, "."))
-	case []any:
-		index, deeper, _ := strings.Cut(strings.TrimPrefix(rest, "["), "]")
-		i := 0
-		for _, r := range index {
-			if r < '0' || r > '9' || i > len(v) {
+	var at any = m
+	last := steps[len(steps)-1]
+	for _, s := range steps[:len(steps)-1] {
+		switch v := at.(type) {
+		case map[string]any:
+			key, _ := s.(string)
+			at = v[key]
+		case []any:
+			i, ok := s.(int)
+			if !ok || i >= len(v) {
 				return
 			}
-			i = i*10 + int(r-'0')
-		}
-		if i >= len(v) {
+			at = v[i]
+		default:
 			return
 		}
-		if e, ok := v[i].(map[string]any); ok && deeper != "" {
-			remove(e, strings.TrimPrefix(deeper, "."))
-			return
+	}
+	switch v := at.(type) {
+	case map[string]any:
+		if key, ok := last.(string); ok {
+			delete(v, key)
 		}
-		v[i] = nil
+	case []any:
+		if i, ok := last.(int); ok && i < len(v) {
+			v[i] = nil
+		}
 	}
 }
 

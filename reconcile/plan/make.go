@@ -191,7 +191,42 @@ func (w *walk) declared(a string) bool {
 func (w *walk) covered(a string) bool { return w.inScope == nil || w.inScope(a) }
 
 func (w *walk) add(c Change) {
+	if c.Before != nil || c.After != nil {
+		c.Sensitive = w.sensitive(&c)
+	}
 	w.steps[c.Address] = append(w.steps[c.Address], c)
+}
+
+// sensitive are the paths that are sensitive in what is recorded or declared.
+func (w *walk) sensitive(c *Change) []string {
+	var paths []string
+	switch c.Kind {
+	case "sandbox":
+		if rec := w.in.Records.Sandboxes[c.Address]; rec != nil {
+			paths = append(paths, rec.Sensitive...)
+		}
+		if d := w.sandboxes[c.Address]; d != nil {
+			paths = append(paths, d.Sensitive...)
+		}
+	case "image":
+		paths = declaredSensitive(w.images[c.Address])
+	case "network":
+		paths = declaredSensitive(w.networks[c.Address])
+	case "output":
+		if w.sensitiveOutput(strings.TrimPrefix(c.Address, "output.")) {
+			paths = []string{"value"}
+		}
+	}
+	paths = slices.Clone(paths)
+	slices.Sort(paths)
+	return slices.Compact(paths)
+}
+
+func declaredSensitive[T any](r *config.Resource[T]) []string {
+	if r == nil {
+		return nil
+	}
+	return r.Sensitive
 }
 
 func (w *walk) note(text string) { w.plan.Notes = append(w.plan.Notes, text) }

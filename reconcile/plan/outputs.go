@@ -25,6 +25,14 @@ func (w *walk) outputNames() []string {
 	return slices.Compact(names)
 }
 
+// sensitiveOutput tells whether a value of this output is or was sensitive.
+func (w *walk) sensitiveOutput(name string) bool {
+	if rec := w.in.Records.Outputs[name]; rec != nil && rec.Sensitive {
+		return true
+	}
+	return w.in.Desired != nil && slices.ContainsFunc(w.in.Desired.Outputs, func(o config.Output) bool { return o.Name == name && o.Sensitive })
+}
+
 // outputs compares output values. Those not known yet change when something in
 // this plan will make them known. With -target or -exclude only outputs named
 // there are looked at.
@@ -71,6 +79,8 @@ func (w *walk) outputs() {
 			}
 		case rec.Description != want.Description:
 			c.Action, c.Cause, c.Before = ActUpdate, "description changed", rec.Value
+		case rec.Sensitive != want.Sensitive:
+			c.Action, c.Cause, c.Before = ActUpdate, "sensitive changed", rec.Value
 		default:
 			continue
 		}

@@ -47,6 +47,12 @@ type Sandbox struct {
 	Lifecycle config.Lifecycle           `json:"lifecycle,omitzero"`
 	DependsOn []string                   `json:"depends_on,omitempty"`
 	Sources   map[string]config.Position `json:"sources,omitempty"`
+	// Sensitive are the paths of the spec that are not to be shown nor kept in clear,
+	// as config.Resource has them.
+	Sensitive []string `json:"sensitive,omitempty"`
+	// Unreadable are members of the spec that are kept sealed, by name, whose key is
+	// lost: the spec has their zero values. The files give them anew.
+	Unreadable map[string]string `json:"-"`
 
 	Lease Lease `json:"lease,omitzero"`
 	Hold  *Hold `json:"hold,omitempty"`

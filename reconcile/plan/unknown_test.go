@@ -41,7 +41,7 @@ func TestUnknownIsDecidedAgain(t *testing.T) {
 
 func TestWithoutUnknown(t *testing.T) {
 	raw := json.RawMessage(`{"command":["a","b"],"env":{"A":"1","a.b":"2"},"mount":[{"path":"/x","size":3}],"file":{"/etc/a.toml":{"content":"x","mode":"0644"}},"port":{"http":{"host":1}},"user":"u"}`)
-	got := withoutUnknown(raw, []string{"command[1]", "env.a.b", "mount[0].path", "file./etc/a.toml.content", "port.http", "user", "hostname", "command[7]", "command[x]", "env"})
+	got := withoutUnknown(raw, []string{"command[1]", "env.a.b", "mount[0].path", `file["/etc/a.toml"].content`, "port.http", "user", "hostname", "command[7]", "command[x]", "env"})
 	if want := `{"command":["a",null],"file":{"/etc/a.toml":{"mode":"0644"}},"mount":[{"size":3}],"port":{}}`; string(got) != want {
 		t.Errorf("%s, want %s", got, want)
 	}
