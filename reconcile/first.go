@@ -55,7 +55,7 @@ func (r *run) replaceFirst(ctx context.Context, old, rec *plan.Sandbox, c plan.C
 		r.release(rec.Address)
 		return err
 	}
-	if err := r.bringUpBeside(ctx, next, in.Instance, c); err != nil {
+	if err := discreet(next, r.bringUpBeside(ctx, next, in.Instance, c)); err != nil {
 		return r.withdraw(ctx, in, beside, err)
 	}
 	next.Conditions = plan.Conditions(next, aliveSeen(next, next.Instance.Phase == plan.Paused), true, r.now())
