@@ -21,11 +21,15 @@ func Covered(path string, roots []string) bool {
 	})
 }
 
-// Redact hides what is sensitive of the value at a path. Texts become Redacted, and
-// what is no text null, so that a document keeps its shape.
+// Redact is the value at a path with the text Redacted in the place of what lies at the
+// sensitive paths, whatever it is: of a list or map that is sensitive as a whole not
+// even its length or keys are told.
 func Redact(path string, doc json.RawMessage, sensitive []string) json.RawMessage {
 	if len(doc) == 0 || len(sensitive) == 0 {
 		return doc
+	}
+	if Covered(path, sensitive) {
+		return RedactedValue()
 	}
 	d := json.NewDecoder(bytes.NewReader(doc))
 	d.UseNumber()
@@ -36,36 +40,24 @@ func Redact(path string, doc json.RawMessage, sensitive []string) json.RawMessag
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
 	e.SetEscapeHTML(false)
-	if e.Encode(redactValue(path, v, sensitive, Covered(path, sensitive))) != nil {
+	if e.Encode(redactValue(path, v, sensitive)) != nil {
 		return RedactedValue()
 	}
 	return bytes.TrimRight(out.Bytes(), "\n")
 }
 
-func redactValue(path string, v any, sensitive []string, hide bool) any {
+func redactValue(path string, v any, sensitive []string) any {
+	if slices.Contains(sensitive, path) {
+		return Redacted
+	}
 	switch v := v.(type) {
 	case map[string]any:
-		out := make(map[string]any, len(v))
 		for k, x := range v {
-			p := Step(path, k)
-			out[k] = redactValue(p, x, sensitive, hide || Covered(p, sensitive))
+			v[k] = redactValue(Step(path, k), x, sensitive)
 		}
-		return out
 	case []any:
-		out := make([]any, len(v))
 		for i, x := range v {
-			p := StepAt(path, i)
-			out[i] = redactValue(p, x, sensitive, hide || Covered(p, sensitive))
-		}
-		return out
-	case string:
-		if hide {
-			return Redacted
-		}
-	case nil:
-	default:
-		if hide {
-			return nil
+			v[i] = redactValue(StepAt(path, i), x, sensitive)
 		}
 	}
 	return v

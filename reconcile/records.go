@@ -19,6 +19,16 @@ type RecordsResult struct {
 func (e *Engine) Records(context.Context) (*RecordsResult, error) {
 	r := &RecordsResult{Dir: e.meta(metaConfigDir), Records: e.snapshot(), Exports: e.exports()}
 	r.Records.Lineage = e.store.Lineage()
+	for address, rec := range r.Records.Sandboxes { // of a snapshot: the map is ours
+		if len(rec.Sensitive) > 0 {
+			told := *rec
+			told.Spec = redactedSpec(&rec.Spec, rec.Sensitive)
+			r.Records.Sandboxes[address] = &told
+		}
+	}
+	for name, o := range r.Records.Outputs {
+		r.Records.Outputs[name] = &redactedOutputs([]config.Output{*o})[0]
+	}
 	return r, nil
 }
 

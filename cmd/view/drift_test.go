@@ -55,7 +55,7 @@ func TestRecordView(t *testing.T) {
 			s.Record(d)
 		}
 		d, _ := RecordOf(r, `sandbox.w["a"]`)
-		d.Spec, d.Sensitive = redacted(d.Spec, []string{"env"}), []string{"env"}
+		d.Spec, d.Sensitive = config.Redact("", d.Spec, []string{"env"}), []string{"env"}
 		s.Printf("\n")
 		s.Record(d)
 	}))

@@ -5,7 +5,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"pinfold/config"
@@ -258,12 +257,7 @@ func (s *Screen) members(all map[string]any) {
 		width = max(width, columns(key(name)))
 	}
 	for _, name := range names {
-		text := shownLiteral(all[name], 2)
+		text := literal(all[name], 2)
 		s.Linef("  %s = %s\n", pad(key(name), width), text)
 	}
-}
-
-// shownLiteral is literal, with the words for what is sensitive not in quotes.
-func shownLiteral(v any, indent int) string {
-	return strings.ReplaceAll(literal(v, indent), quote(sensitiveValue), sensitiveValue)
 }
