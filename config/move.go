@@ -47,6 +47,13 @@ func splitStep(address string) (s addressStep) {
 	return s
 }
 
+// Moves are the moved blocks of a configuration, also of one that cannot be evaluated
+// whole: a count may need to know by its new name what is recorded by the old one.
+func (s *Source) Moves(set Settings) []Move {
+	ev := newEvaluation(s, set, nil, &disk{source: s})
+	return ev.run().Moves
+}
+
 // Covers reports whether the block is about an address: step by step what From names, or
 // something in it. A step without a key stands for all instances, of modules on the way too.
 func (r Removal) Covers(address string) bool { return Covers(r.From, address) }

@@ -97,10 +97,18 @@ func (e *Engine) prepare(ctx context.Context, r PlanRequest) (*prepared, error) 
 		p.Diagnostics = p.Plan.Diags
 		return p, nil
 	}
-	exports, followed := exportsOf(&p.before), false
+	exports, followed, retried := exportsOf(&p.before), false, false
 	for range unsettledRounds {
 		var diags config.Diagnostics
 		p.desired, diags = r.Source.Evaluate(e.settings, exports)
+		if diags.HasErrors() && !retried {
+			// A for_each or count may need what something moved exports.
+			if moves := r.Source.Moves(e.settings); len(moves) > 0 {
+				after := p.before.Moved(moves)
+				exports, retried = exportsOf(&after), true
+				continue
+			}
+		}
 		if diags.HasErrors() {
 			return nil, &Error{Kind: Invalid, Message: "the configuration is not valid", Diagnostics: diags}
 		}

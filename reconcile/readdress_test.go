@@ -109,6 +109,31 @@ func TestMovedAndChanged(t *testing.T) {
 	l.end(e)
 }
 
+// How many there are may depend on what something exports that has another name now.
+func TestMovedUnderACount(t *testing.T) {
+	text := "image \"base\" { source = \"host\" }\nnetwork \"n\" { cidr = \"10.88.7.0/24\" }\n" +
+		"sandbox \"a\" {\n  for_each = toset([network.n.gateway])\n  image = image.base\n  command = [\"sleep\", \"inf\"]\n}\n"
+	l := newLab(t, map[string]string{"main.hcl": "network \"n\" { cidr = \"10.88.7.0/24\" }\n"})
+	e := l.open("apply")
+	l.apply(e, plan.Options{})
+	l.main(text)
+	l.apply(e, plan.Options{})
+	id := l.id(e, `sandbox.a["10.88.7.1"]`)
+	l.main(moved("network.n", "network.m") + rename(text, `"n"`, `"m"`, "network.n", "network.m"))
+	l.wants(l.plan(e).Plan, "move network.m")
+	l.apply(e, plan.Options{})
+	if l.id(e, `sandbox.a["10.88.7.1"]`) != id {
+		t.Error("it is another one")
+	}
+	l.nothingToDo(e)
+	l.main(moved("network.n", "network.m") + rename(text, `"n"`, `"m"`))
+	if _, err := e.Plan(context.Background(), PlanRequest{Source: l.source()}); err == nil {
+		t.Error("what is not declared is not missed")
+	}
+	l.main(rename(text, `"n"`, `"m"`, "network.n", "network.m"))
+	l.end(e)
+}
+
 const blueAndGreen = `
 image "base" { source = "host" }
 sandbox "blue" {

@@ -52,6 +52,12 @@ func impossible(m config.Move) bool {
 	return (from == nil) != (to == nil) || from != nil && KindOf(m.From) != KindOf(m.To)
 }
 
+// Moved are the records as the blocks leave them, as far as that can be told without
+// what is declared.
+func (r *Records) Moved(moves []config.Move) Records {
+	return r.Rename(findMoves(&config.Desired{Moves: moves}, r).to)
+}
+
 func addressesOf[T any](rs []config.Resource[T]) []string {
 	out := make([]string, len(rs))
 	for i := range rs {

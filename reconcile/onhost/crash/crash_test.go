@@ -155,11 +155,16 @@ func (v *verb) setUp(t *testing.T) *stage {
 	if v.before != "" && !v.alone {
 		s.b = s.meet()
 	}
+	if v.early {
+		s.before = s.picture()
+	}
 	if v.prepare != nil {
 		v.prepare(s.world)
 	}
 	s.written()
-	s.before = s.picture()
+	if !v.early {
+		s.before = s.picture().renamed(v.renames)
+	}
 	s.short = s.world.short()
 	s.close()
 	ground, err := s.groundOf(s.before).look()
@@ -172,8 +177,27 @@ func (v *verb) setUp(t *testing.T) *stage {
 	return s
 }
 
+// renamed is the picture by new addresses.
+func (p *picture) renamed(to map[string]string) *picture {
+	for old, address := range to {
+		p.of[address] = p.of[old]
+		delete(p.of, old)
+		p.phases = strings.ReplaceAll(p.phases, old+" ", address+" ")
+		for id, name := range p.ids {
+			if name == old {
+				p.ids[id] = address
+			}
+		}
+	}
+	return p
+}
+
 func (s *stage) groundOf(p *picture) *ground {
 	g := &ground{dir: s.dir, short: s.short, ids: p.ids, strangers: s.v.execs}
+	if s.v.leaves || s.v.early {
+		g.ids = maps.Clone(s.before.ids)
+		maps.Copy(g.ids, p.ids)
+	}
 	if s.agent != nil {
 		g.agent = s.agent.Process.Pid
 	}
@@ -456,12 +480,6 @@ func byVerb(runs []run) (groups [][]run) {
 
 // unpassed are the failpoints of the source that no verb has to pass, and why.
 var unpassed = map[string]string{
-	"engine.instance.release":  releases,
-	"engine.instance.reclaim":  releases,
-	"host.release.unmark":      releases,
-	"host.release.forget":      releases,
-	"host.release.mark":        releases,
-	"host.release.sync":        releases,
 	"engine.rundir.keep":       "an agent makes the run dir again that was removed under it",
 	"host.anteroom.make":       onlyV2,
 	"host.anteroom.remove":     onlyV2,
@@ -481,10 +499,9 @@ var unpassed = map[string]string{
 }
 
 const (
-	releases = "no verb releases an instance yet"
-	onlyV2   = "cgroup v2 only"
-	undoes   = "undoes a step that failed"
-	lingers  = "the kernel has kept an earlier network namespace for unusually long"
+	onlyV2  = "cgroup v2 only"
+	undoes  = "undoes a step that failed"
+	lingers = "the kernel has kept an earlier network namespace for unusually long"
 )
 
 // demandAllPassed wants each failpoint of the source to be passed by a verb.

@@ -49,7 +49,13 @@ type verb struct {
 	moves     bool // its address goes, with its network
 	anew      bool // what is reserved for it goes, too: address, ports, id range
 	ends      bool // all of it goes
+	leaves    bool // what it was stays on the host without a record
 	bystander bool // there is a sandbox.c, which is new as well
+	// renames are new addresses, by those that things have before the work; what is
+	// checked goes by the new ones.
+	renames map[string]string
+	// early: what prepare does is a part of what may take nothing from a sandbox.
+	early bool
 	// alone: there is no neighbour, or it is part of the work.
 	alone bool
 }
@@ -184,6 +190,18 @@ var verbs = named([]*verb{
 	{name: "rebuild", before: a(""), lose: func(w *world) {
 		w.must(os.Remove(filepath.Join(w.dir, "state", "state.db")))
 	}, work: rebuild, bare: true, samePID: true},
+	{name: "move", before: renamedX(a("")), after: moved("sandbox.x", "sandbox.a") + moved("network.m", "network.n") + a(""),
+		renames: map[string]string{"sandbox.x": "sandbox.a"}, samePID: true},
+	{name: "move and restart", before: renamedX(a("")), after: moved("sandbox.x", "sandbox.a") + moved("network.m", "network.n") + a(`env = { X = "1" }`),
+		renames: map[string]string{"sandbox.x": "sandbox.a"}},
+	{name: "removed", before: a(""), after: removedA + base + b, ends: true, leaves: true},
+	{name: "removed with its ground", before: a(""), after: removedA + "locals {}\n", ends: true, leaves: true, alone: true},
+	{name: "import", before: a(""), prepare: remove("sandbox.a"), early: true, after: "import {\n to = sandbox.a\n id = \"GIVENUP\"\n}\n" + a(""), samePID: true},
+	{name: "import with its ground", before: base + box("a", ""), prepare: remove("sandbox.a", "network.n", "volume.data"), early: true, alone: true,
+		after: "import {\n to = sandbox.a\n id = \"GIVENUP\"\n}\n" + base + box("a", ""), samePID: true},
+	{name: "state mv", before: a(""), after: moved("sandbox.a", "sandbox.x") + renamedA(a("")), work: stateMove,
+		renames: map[string]string{"sandbox.a": "sandbox.x"}, samePID: true},
+	{name: "state rm", before: a(""), after: removedA + base + b, work: stateRemove, ends: true, leaves: true},
 	{name: "copy out", before: a(""), work: copyOut, either: true, samePID: true},
 	{name: "adopt", before: threeMore, prepare: func(w *world) {
 		w.act("pause", "sandbox.p")
@@ -235,6 +253,40 @@ const lone = `sandbox "lone" {
 
 // threeMore has two sandboxes besides that can be brought to other phases.
 var threeMore = a("") + box("p", "") + box("s", "")
+
+func moved(from, to string) string {
+	return fmt.Sprintf("moved {\n from = %s\n to = %s\n}\n", from, to)
+}
+
+const removedA = "removed {\n from = sandbox.a\n lifecycle { destroy = false }\n}\n"
+
+// renamedX calls sandbox.a and network.n otherwise.
+func renamedX(text string) string {
+	return strings.NewReplacer(`sandbox "a"`, `sandbox "x"`, `network "n"`, `network "m"`, "network.n", "network.m").Replace(text)
+}
+
+// renamedA calls sandbox.a otherwise.
+func renamedA(text string) string { return strings.Replace(text, `sandbox "a"`, `sandbox "x"`, 1) }
+
+// remove forgets what is recorded and leaves it on the host.
+func remove(addresses ...string) func(*world) {
+	return func(w *world) {
+		w.Helper()
+		w.givenUp = *w.view("a").InstanceID
+		_, err := w.StateRemove(context.Background(), reconcile.StateRemoveRequest{Addresses: addresses})
+		w.must(err)
+	}
+}
+
+func stateMove(ctx context.Context, s reconcile.Service, _ string) (*reconcile.ApplyResult, error) {
+	_, err := s.StateMove(ctx, reconcile.StateMoveRequest{From: "sandbox.a", To: "sandbox.x"})
+	return nil, err
+}
+
+func stateRemove(ctx context.Context, s reconcile.Service, _ string) (*reconcile.ApplyResult, error) {
+	_, err := s.StateRemove(ctx, reconcile.StateRemoveRequest{Addresses: []string{"sandbox.a"}})
+	return nil, err
+}
 
 func named(list []*verb) map[string]*verb {
 	m := map[string]*verb{}

@@ -36,7 +36,8 @@ type world struct {
 	dir  string
 	nets [2]string // the ranges that network.n has, and may get
 	reconcile.Service
-	agent *exec.Cmd // the one that is being talked to; nil: the engine is in this process
+	givenUp string    // the instance that was left on the host without a record
+	agent   *exec.Cmd // the one that is being talked to; nil: the engine is in this process
 }
 
 var number atomic.Int32
@@ -102,6 +103,7 @@ func (w *world) end() {
 		w.Service.Close()
 	}
 	ctx := context.Background()
+	w.takeBack(ctx)
 	s, err := reconcile.Open(ctx, options(w.dir, "destroy"))
 	if err != nil {
 		w.Errorf("open for the end: %v", err)
@@ -134,10 +136,39 @@ func (w *world) end() {
 	}
 }
 
+// takeBack puts on record what was left on the host for good, so that it can be
+// destroyed. Nothing of pinfold takes a mark away without being asked to; here it is
+// done by hand.
+func (w *world) takeBack(ctx context.Context) {
+	marks, err := filepath.Glob(filepath.Join(w.dir, "state", "instances", "*", "released"))
+	if err != nil || len(marks) == 0 {
+		return
+	}
+	s, err := reconcile.Open(ctx, options(w.dir, "gc"))
+	if err != nil {
+		w.Errorf("open for the end: %v", err)
+		return
+	}
+	defer func() {
+		if err := s.Close(); err != nil {
+			w.Error(err)
+		}
+	}()
+	for _, mark := range marks {
+		if err := os.Remove(mark); err != nil {
+			w.Error(err)
+		}
+		id := filepath.Base(filepath.Dir(mark))
+		if _, err := s.GC(ctx, reconcile.GCRequest{Adopt: []string{id}}); err != nil {
+			w.Errorf("take back %s: %v", id, err)
+		}
+	}
+}
+
 // files writes the configuration; an empty one stands for a base without sandboxes.
 func (w *world) files(text string) {
 	w.Helper()
-	text = strings.NewReplacer("NET0", w.nets[0], "NET1", w.nets[1], "SHARED", shared(w.dir)).Replace(text)
+	text = strings.NewReplacer("NET0", w.nets[0], "NET1", w.nets[1], "SHARED", shared(w.dir), "GIVENUP", w.givenUp).Replace(text)
 	w.must(os.WriteFile(filepath.Join(w.dir, "config", "main.hcl"), []byte(text), 0o644))
 }
 
