@@ -109,6 +109,27 @@ func TestMovedAndChanged(t *testing.T) {
 	l.end(e)
 }
 
+// An apply that is interrupted after its moves has made them; the next goes on from there.
+func TestInterruptedAfterMoves(t *testing.T) {
+	l := newLab(t, map[string]string{"main.hcl": one("")})
+	e := l.open("apply")
+	l.apply(e, plan.Options{})
+	l.main(moved("sandbox.a", "sandbox.b") + rename(one(`env = { X = "1" }`), `"a"`, `"b"`) + box("c", ""))
+	ctx, cancel := context.WithCancel(context.Background())
+	res, err := e.Apply(ctx, l.request(plan.Options{}), nil, func(p Progress) {
+		if p.Action == plan.ActMove {
+			cancel()
+		}
+	})
+	if err != nil || !res.Interrupted || res.Applied.Change != 1 {
+		t.Errorf("%+v, %v", res, err)
+	}
+	l.wants(l.plan(e).Plan, "restart sandbox.b", "create sandbox.c")
+	l.apply(e, plan.Options{})
+	l.nothingToDo(e)
+	l.end(e)
+}
+
 // How many there are may depend on what something exports that has another name now.
 func TestMovedUnderACount(t *testing.T) {
 	text := "image \"base\" { source = \"host\" }\nnetwork \"n\" { cidr = \"10.88.7.0/24\" }\n" +
