@@ -38,6 +38,7 @@ type allocator struct {
 	ports   map[portKey]string               // → sandbox address
 	held    map[string]holding               // sandbox address → all of the above
 	strange strange
+	left    strange // what was given up since this process began: a look may be older
 }
 
 // strange is what instances have that live, or were released, and are on no record, by
@@ -46,6 +47,25 @@ type strange struct {
 	slots map[uint32]bool
 	addrs map[netip.Addr]bool
 	nets  []netip.Prefix
+}
+
+// leave keeps what a sandbox has from being given away once its record is gone, and
+// leaveNetwork a network's range.
+func (a *allocator) leave(rec *plan.Sandbox) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if rec.IDs.Size > 0 {
+		set(&a.left.slots, (rec.IDs.Base-idRangeFirst)/idRangeSize, true)
+	}
+	if rec.Net != nil {
+		set(&a.left.addrs, rec.Net.Address, true)
+	}
+}
+
+func (a *allocator) leaveNetwork(n *plan.Network) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.left.nets = append(a.left.nets, n.CIDR)
 }
 
 // avoid takes note of the strangers among what was seen.
@@ -259,7 +279,7 @@ func (a *allocator) freeSlot(uid string) (uint32, error) {
 	first := h.Sum32() % idRangeCount
 	for i := range uint32(idRangeCount) {
 		slot := (first + i) % idRangeCount
-		if _, used := a.ids[slot]; !used && !a.strange.slots[slot] {
+		if _, used := a.ids[slot]; !used && !a.strange.slots[slot] && !a.left.slots[slot] {
 			return slot, nil
 		}
 	}
@@ -281,7 +301,7 @@ func (a *allocator) freeAddress(n *plan.Network) (netip.Addr, error) {
 			ip, wrapped = first, true
 			continue
 		}
-		if _, taken := used[ip]; !taken && ip != n.Gateway && !a.strange.addrs[ip] {
+		if _, taken := used[ip]; !taken && ip != n.Gateway && !a.strange.addrs[ip] && !a.left.addrs[ip] {
 			a.next[n.Address] = ip.Next()
 			return ip, nil
 		}
@@ -393,7 +413,7 @@ func (e *Engine) chooseCIDR(ctx context.Context) (netip.Prefix, error) {
 	}
 	e.mu.Unlock()
 	e.alloc.mu.Lock()
-	used = append(used, e.alloc.strange.nets...)
+	used = append(append(used, e.alloc.strange.nets...), e.alloc.left.nets...)
 	e.alloc.mu.Unlock()
 	for _, pool := range e.settings.AddressPools {
 		p, err := netip.ParsePrefix(pool)

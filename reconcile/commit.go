@@ -41,9 +41,9 @@ func (w *write) event(ev Event) *write {
 	return w
 }
 
-func set[V any](m *map[string]V, k string, v V) {
+func set[K comparable, V any](m *map[K]V, k K, v V) {
 	if *m == nil {
-		*m = map[string]V{}
+		*m = map[K]V{}
 	}
 	(*m)[k] = v
 }

@@ -52,6 +52,7 @@ func (e *actor) finishForget(ctx context.Context, in *Intent, rec *plan.Sandbox)
 			return e.stepFailed(rec, in, err, nil)
 		}
 	}
+	e.alloc.leave(rec)
 	w := &write{bump: true}
 	set(&w.sandboxes, rec.Address, nil)
 	set(&w.ended, rec.Address, nil)

@@ -313,6 +313,34 @@ func TestRemovedAndImported(t *testing.T) {
 	})
 }
 
+// What is left on the host keeps its address, ids and range in the very apply that leaves
+// it there.
+func TestRemovedAndAnotherMade(t *testing.T) {
+	l := newLab(t, map[string]string{"main.hcl": twoSandboxes})
+	e := l.open("apply")
+	l.apply(e, plan.Options{})
+	b, n := e.current("sandbox.b"), e.snapshot().Networks["network.n"]
+	other := "sandbox \"c\" {\n  image = image.base\n  command = [\"sleep\", \"inf\"]\n  network { name = network.n }\n}\n"
+	l.main(removed("sandbox.b") + removed("sandbox.a") + "image \"base\" { source = \"host\" }\nnetwork \"n\" { }\n" + other)
+	l.apply(e, plan.Options{})
+	c := e.current("sandbox.c")
+	if c.Net.Address == b.Net.Address || c.IDs == b.IDs {
+		t.Errorf("sandbox.c has %+v %+v, which sandbox.b has still", c.Net, c.IDs)
+	}
+	l.main(removed("network.n") + "image \"base\" { source = \"host\" }\nnetwork \"m\" { }\n" + rename(other, "network.n", "network.m"))
+	l.apply(e, plan.Options{})
+	if m, _ := e.network("network.m"); m.CIDR.Overlaps(n.CIDR) {
+		t.Errorf("network.m has the range of the one that is left: %s", m.CIDR)
+	}
+	l.destroy(e)
+	o, err := e.host.Observe(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.discard(e, sortedKeys(o.Instances)...)
+	l.end(e)
+}
+
 // What a restored backup does not know of is taken back under any name; what is not
 // this state's, or is not there, is refused before anything is done.
 func TestImport(t *testing.T) {

@@ -44,6 +44,9 @@ func (r *run) networkChange(ctx context.Context, c plan.Change) error {
 		}
 		return r.deleteNetwork(ctx, rec, reasonOf(c))
 	case plan.ActForget:
+		if exists {
+			r.alloc.leaveNetwork(rec)
+		}
 		w := &write{bump: true}
 		set(&w.networks, c.Address, nil)
 		return r.commit(w)

@@ -247,6 +247,9 @@ func (e *actor) removeRecord(ctx context.Context, x Removed, wait time.Duration)
 		}
 		return err
 	case "network":
+		if n, ok := e.network(x.Address); ok {
+			e.alloc.leaveNetwork(n)
+		}
 		set(&w.networks, x.Address, nil)
 	case "volume":
 		set(&w.volumes, x.Address, nil)
