@@ -65,14 +65,11 @@ func TestPagesNameCommands(t *testing.T) {
 	}
 }
 
-// What docs/reliability.md names as proof exists.
-func TestReliabilityNamesTests(t *testing.T) {
-	text, err := os.ReadFile("../../docs/reliability.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+// What docs/reliability.md and docs/compared.md name as proof exists, and each row of
+// the comparison names some.
+func TestPagesNameTests(t *testing.T) {
 	sources := map[string]bool{}
-	err = filepath.WalkDir("../..", func(path string, d os.DirEntry, err error) error {
+	err := filepath.WalkDir("../..", func(path string, d os.DirEntry, err error) error {
 		if err == nil && strings.HasSuffix(path, "_test.go") {
 			source, rerr := os.ReadFile(path)
 			for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(string(source), -1) {
@@ -89,23 +86,36 @@ func TestReliabilityNamesTests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	named := regexp.MustCompile("`(Test\\w+|\\w+\\.txtar|make [a-z-]+)`").FindAllStringSubmatch(string(text), -1)
-	if len(named) < 60 {
-		t.Errorf("only %d proofs are named", len(named))
-	}
-	for _, m := range named {
-		target, isTarget := strings.CutPrefix(m[1], "make ")
-		switch {
-		case isTarget:
-			if !regexp.MustCompile(`(?m)^` + target + `:`).Match(makefile) {
-				t.Errorf("the Makefile has no %s", target)
+	proof := regexp.MustCompile("`(Test\\w+|\\w+\\.txtar|make [a-z-]+)`")
+	for page, least := range map[string]int{"reliability.md": 60, "compared.md": 40} {
+		text, err := os.ReadFile(filepath.Join("../../docs", page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		named := proof.FindAllStringSubmatch(string(text), -1)
+		if len(named) < least {
+			t.Errorf("%s names only %d proofs", page, len(named))
+		}
+		for _, m := range named {
+			target, isTarget := strings.CutPrefix(m[1], "make ")
+			switch {
+			case isTarget:
+				if !regexp.MustCompile(`(?m)^` + target + `:`).Match(makefile) {
+					t.Errorf("%s: the Makefile has no %s", page, target)
+				}
+			case strings.HasSuffix(m[1], ".txtar"):
+				if _, err := os.Stat(filepath.Join("testdata/script", m[1])); err != nil {
+					t.Errorf("%s: %v", page, err)
+				}
+			case !sources[m[1]]:
+				t.Errorf("%s: there is no test %s", page, m[1])
 			}
-		case strings.HasSuffix(m[1], ".txtar"):
-			if _, err := os.Stat(filepath.Join("testdata/script", m[1])); err != nil {
-				t.Error(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			cells := strings.Split(line, " | ")
+			if page == "compared.md" && strings.HasPrefix(line, "| ") && cells[1] != "pinfold" && (len(cells) != 8 || !proof.MatchString(cells[2])) {
+				t.Errorf("%s: a row without proof, or of %d cells: %s", page, len(cells), line)
 			}
-		case !sources[m[1]]:
-			t.Errorf("there is no test %s", m[1])
 		}
 	}
 }
