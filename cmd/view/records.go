@@ -138,7 +138,7 @@ func RecordOf(r *reconcile.RecordsResult, address string) (*RecordDocument, bool
 	if x.Instance != nil {
 		id = x.Instance.ID
 	}
-	fill("sandbox", id, x.Spec, x.DependsOn, x.Lifecycle, nil)
+	fill("sandbox", id, x.Spec, x.DependsOn, x.Lifecycle, x.Sensitive)
 	d.Sandbox = sandboxRecordOf(x)
 	return d, true
 }
