@@ -77,11 +77,12 @@ CHECKS ?= 20000
 properties: deps $(PINIT) $(STARTER)
 	RAPID_CHECKS=$(CHECKS) $(GO) test -count=1 -timeout 60m ./reconcile/plan ./runtime/sim
 
-# Fuzzes the language for a while, modules included; FUZZTIME=10m for a long one. Time,
-# runs and the size of the corpus are printed as it goes.
+# Fuzzes the language, modules included, and the planner, each for a while; FUZZTIME=10m
+# for a long one. Time, runs and the size of the corpus are printed as it goes.
 FUZZTIME ?= 30s
 fuzz: $(PINIT) $(STARTER)
 	$(GO) test ./config -run '^$$' -fuzz FuzzEvaluate -fuzztime $(FUZZTIME) -fuzzminimizetime 10x
+	$(GO) test ./reconcile/plan -run '^$$' -fuzz FuzzPlan -fuzztime $(FUZZTIME) -fuzzminimizetime 10x
 
 # A machine of its own, emulated, with the distribution's kernel and cgroup v2 only:
 # the tests of the real kernel run in it, and then its power is cut in the middle of

@@ -35,6 +35,18 @@ func (s *Source) Evaluate(set Settings, ex Exports) (*Desired, Diagnostics) {
 	return desired, ev.sorted()
 }
 
+// Judge is Evaluate for who acts on conditions: what fails of them is among the Checks
+// of what is desired, and no diagnostic.
+func (s *Source) Judge(set Settings, ex Exports) (*Desired, Diagnostics) {
+	ev := newEvaluation(s, set, ex, &disk{source: s})
+	ev.lenient = true
+	desired := ev.run()
+	if ev.failed() {
+		desired = nil
+	}
+	return desired, ev.sorted()
+}
+
 // Check reports what is wrong with the configuration whatever values its variables
 // will have: one that is not set and has no default is unknown, of its type.
 func (s *Source) Check(set Settings) Diagnostics {
@@ -60,6 +72,7 @@ type evaluation struct {
 	budget    *budget
 	valueless bool // variables without a value are unknown, and so is what they decide
 	console   bool // anything may be referred to afterwards
+	lenient   bool // conditions that fail are kept and not reported
 	root      *moduleInstance
 	host      *hostPolicies
 	known     map[string]string // kind of each resource instance, by address

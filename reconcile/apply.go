@@ -100,7 +100,7 @@ func (e *Engine) prepare(ctx context.Context, r PlanRequest) (*prepared, error) 
 	exports, followed, retried := exportsOf(&p.before), false, false
 	for range unsettledRounds {
 		var diags config.Diagnostics
-		p.desired, diags = r.Source.Evaluate(e.settings, exports)
+		p.desired, diags = r.Source.Judge(e.settings, exports)
 		if diags.HasErrors() && !retried {
 			// A for_each or count may need what something moved exports.
 			if moves := r.Source.Moves(e.settings); len(moves) > 0 {
@@ -132,6 +132,12 @@ func (e *Engine) prepare(ctx context.Context, r PlanRequest) (*prepared, error) 
 			break
 		}
 	}
+	if diags := refused(r.Source, e.settings, exports, p.desired, r.Options); diags.HasErrors() {
+		return nil, &Error{Kind: Invalid, Message: "the configuration is not valid", Diagnostics: diags}
+	} else if diags != nil {
+		p.Diagnostics = append(diags, p.Plan.Diags...)
+	}
+	p.Checks = p.desired.Checks
 	taken, err := e.rangesTaken(ctx, p)
 	if err != nil {
 		return nil, err
@@ -383,6 +389,14 @@ func (e *Engine) execute(ctx context.Context, p *prepared, r ApplyRequest, progr
 	if p.options.Destroy {
 		run.verb = "destroy"
 	}
+	if !p.options.Destroy && !p.options.RefreshOnly {
+		run.undecided = map[judged]bool{}
+		for _, c := range p.desired.Checks {
+			if c.Status == undecided {
+				run.undecided[judged{c.Address, c.Kind}] = true
+			}
+		}
+	}
 	run.again.unmade = unsettled(p.Plan, &p.records)
 	if err := run.readdress(ctx, p); err != nil {
 		return err
@@ -494,7 +508,7 @@ func (e *actor) finishApply(ctx context.Context, p *prepared, run *run, res *App
 			return err
 		}
 	}
-	outputs, err := e.outputs(p)
+	outputs, withheld, err := e.outputs(p, res)
 	if err != nil {
 		return err
 	}
@@ -506,7 +520,7 @@ func (e *actor) finishApply(ctx context.Context, p *prepared, run *run, res *App
 		switch {
 		case i < 0 && !(narrow && p.options.Destroy):
 			set(&w.outputs, name, nil)
-		case i >= 0 && (outputs[i].Unknown || len(res.Failures) > 0):
+		case i >= 0 && (outputs[i].Unknown || withheld[name] || len(res.Failures) > 0):
 			// What it was, until it is known again, or until what it may speak of
 			// was really done.
 			outputs[i] = *have
@@ -514,7 +528,7 @@ func (e *actor) finishApply(ctx context.Context, p *prepared, run *run, res *App
 	}
 	for i := range outputs {
 		have := e.records.Outputs[outputs[i].Name]
-		if !outputs[i].Unknown && (have == nil || !reflect.DeepEqual(*have, outputs[i])) {
+		if !outputs[i].Unknown && !withheld[outputs[i].Name] && (have == nil || !reflect.DeepEqual(*have, outputs[i])) {
 			set(&w.outputs, outputs[i].Name, &outputs[i])
 		}
 	}
@@ -603,19 +617,18 @@ func sameSurroundings(rec *plan.Sandbox, want *config.Resource[config.Sandbox]) 
 	return slices.Equal(rec.DependsOn, want.DependsOn) && maps.Equal(rec.Sources, want.Sources) && slices.Equal(rec.Sensitive, want.Sensitive)
 }
 
-// outputs are evaluated with what exists now. After a destroy there are none.
-func (e *Engine) outputs(p *prepared) ([]config.Output, error) {
-	if p.options.Destroy {
-		return nil, nil
+// outputs are evaluated with what exists now, and with them the conditions that wait
+// for the end. After a destroy there are none. withheld are those whose precondition
+// failed.
+func (e *Engine) outputs(p *prepared, res *ApplyResult) (outputs []config.Output, withheld map[string]bool, err error) {
+	if p.options.Destroy || len(p.desired.Outputs)+len(p.desired.Checks) == 0 {
+		return nil, nil, nil
 	}
-	if len(p.desired.Outputs) == 0 {
-		return nil, nil
-	}
-	d, diags := p.source.Evaluate(e.settings, e.exports())
+	d, diags := p.source.Judge(e.settings, e.exports())
 	if diags.HasErrors() {
-		return nil, &Error{Kind: Invalid, Message: "outputs cannot be evaluated", Diagnostics: diags}
+		return nil, nil, &Error{Kind: Invalid, Message: "outputs cannot be evaluated", Diagnostics: diags}
 	}
-	return d.Outputs, nil
+	return d.Outputs, p.concludes(d, res), nil
 }
 
 // lacking says in words what this host cannot do; what could not be found out is

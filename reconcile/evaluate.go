@@ -18,13 +18,14 @@ type declared struct {
 	networks  map[string]*config.Resource[config.Network]
 	volumes   map[string]*config.Resource[config.Volume]
 	sandboxes map[string]*config.Resource[config.Sandbox]
+	checks    map[judged][]config.Check
 }
 
 func declaredBy(d *config.Desired) declared {
 	if d == nil {
 		d = &config.Desired{}
 	}
-	return declared{d, byAddress(d.Images), byAddress(d.Networks), byAddress(d.Volumes), byAddress(d.Sandboxes)}
+	return declared{d, byAddress(d.Images), byAddress(d.Networks), byAddress(d.Volumes), byAddress(d.Sandboxes), byThing(d.Checks)}
 }
 
 func byAddress[T any](list []config.Resource[T]) map[string]*config.Resource[T] {
@@ -55,6 +56,25 @@ func (v *evaluation) made(address string) {
 	}
 }
 
+// evaluated is the configuration with what exists known: as it was last evaluated, or,
+// with anew, again if something was made since. The caller holds v.mu.
+func (v *evaluation) evaluated(r *run, anew bool) (*declared, error) {
+	if v.fresh != nil && !(anew && v.changed) {
+		return v.fresh, nil
+	}
+	exports := r.exports()
+	for a := range v.unmade {
+		delete(exports, a)
+	}
+	d, diags := r.source.Judge(r.settings, exports)
+	if diags.HasErrors() {
+		return nil, &Error{Kind: Invalid, Message: "the configuration cannot be evaluated now that what it refers to exists", Diagnostics: diags}
+	}
+	f := declaredBy(d)
+	v.fresh, v.changed = &f, false
+	return v.fresh, nil
+}
+
 // known finds a resource with everything it refers to known.
 func known[T any](r *run, address string, pick func(*declared) map[string]*config.Resource[T]) (*config.Resource[T], error) {
 	if r.source == nil {
@@ -64,19 +84,11 @@ func known[T any](r *run, address string, pick func(*declared) map[string]*confi
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for pass := range 2 {
-		if v.fresh == nil || (pass == 1 && v.changed) {
-			exports := r.exports()
-			for a := range v.unmade {
-				delete(exports, a)
-			}
-			d, diags := r.source.Evaluate(r.settings, exports)
-			if diags.HasErrors() {
-				return nil, &Error{Kind: Invalid, Message: "the configuration cannot be evaluated now that what it refers to exists", Diagnostics: diags}
-			}
-			f := declaredBy(d)
-			v.fresh, v.changed = &f, false
+		now, err := v.evaluated(r, pass > 0)
+		if err != nil {
+			return nil, err
 		}
-		res := pick(v.fresh)[address]
+		res := pick(now)[address]
 		switch {
 		case res == nil:
 			return nil, fmt.Errorf("%s is no longer declared once what it refers to exists", address)

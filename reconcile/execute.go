@@ -43,6 +43,7 @@ type run struct {
 	nodes []*node
 	last  map[string]*node // of each address
 
+	undecided map[judged]bool   // conditions that are to be told on the way
 	triggered map[string]string // sandboxes replaced by replace_triggered_by, and what for
 
 	mu          sync.Mutex
@@ -62,6 +63,7 @@ type node struct {
 	changes []plan.Change
 	users   []*node // nodes that wait for this one
 	waits   int     // nodes that this one still waits for
+	main    bool    // what is done to the thing itself, not a part that goes before or after
 	failed  string  // not empty: why this one or one it waits for did not succeed
 }
 
@@ -88,6 +90,7 @@ func (r *run) graph(p *plan.Plan) {
 			r.last[c.Address] = cur
 		}
 		cur.changes = append(cur.changes, c)
+		cur.main = cur.main || !c.PartOfReplace() && c.Deposed == ""
 		if by := c.TriggeredBy(); by != "" {
 			r.triggered[c.Address] = by
 		}
@@ -224,6 +227,9 @@ func (r *run) node(ctx context.Context, n *node) {
 	if err == nil && first && changes[0].Kind == "sandbox" && r.current(n.address) != r.base[n.address] {
 		changes, err = r.replan(ctx, n)
 	}
+	if err == nil && n.main && len(changes) > 0 {
+		err = r.judge(n.address, precondition)
+	}
 	if err != nil {
 		r.fail(n, n.changes, time.Duration(0), err)
 		return
@@ -243,10 +249,21 @@ func (r *run) node(ctx context.Context, n *node) {
 		}
 		r.mu.Lock()
 		r.done = append(r.done, c)
+		r.mu.Unlock()
+		if n.main && i == len(changes)-1 {
+			r.again.made(n.address)
+			if err := r.judge(n.address, postcondition); err != nil {
+				r.fail(n, changes[i:], elapsed, err)
+				return
+			}
+		}
+		r.mu.Lock()
 		r.tell(Progress{Address: c.Address, Action: c.Action, Deposed: c.Deposed, State: "done", Elapsed: elapsed, Message: r.made(&c)})
 		r.mu.Unlock()
 	}
-	r.again.made(n.address)
+	if n.main { // by a part that goes before it is not made yet
+		r.again.made(n.address)
+	}
 }
 
 // fail accounts for the first of changes, which failed, and the others, which

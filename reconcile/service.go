@@ -89,6 +89,7 @@ type PlanResult struct {
 	Lineage     string             `json:"lineage"`
 	Serial      uint64             `json:"serial"`
 	Digest      string             `json:"digest"` // of the configuration
+	Checks      []config.Check     `json:"checks,omitempty"`
 	// Sealed is a SavedPlan that only this state's key opens, when it was asked for.
 	Sealed string `json:"sealed,omitempty"`
 }

@@ -64,6 +64,7 @@ type planDocument struct {
 	Summary       plan.Summary       `json:"summary"`
 	WakeAt        *time.Time         `json:"wake_at"`
 	Diagnostics   config.Diagnostics `json:"diagnostics"`
+	Checks        []config.Check     `json:"checks"` // the conditions of the configuration
 	Digest        string             `json:"digest"` // of the configuration
 	Lineage       string             `json:"lineage"`
 	Serial        uint64             `json:"serial"`
@@ -87,6 +88,7 @@ func planOf(r *reconcile.PlanResult, extra config.Diagnostics) planDocument {
 		Refresh:       list(p.Refresh),
 		Summary:       p.Summary,
 		Diagnostics:   list(Merge(extra, PlanDiagnostics(r))),
+		Checks:        list(r.Checks),
 		Digest:        r.Digest,
 		Lineage:       r.Lineage,
 		Serial:        r.Serial,

@@ -289,45 +289,45 @@ func drawOptions(t *rapid.T, in *Input) {
 }
 
 // An applied plan leaves nothing to do, and every step it takes is legal.
-func TestApplyingLeavesNothingToDo(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		in := drawWorld(t)
-		drawTrigger(t, &in)
-		in.Options.ReleaseHolds = rapid.Bool().Draw(t, "release holds")
-		in.Options.NoStart = !in.Options.ReleaseHolds && rapid.Bool().Draw(t, "no start")
-		in.Options.Destroy = pick(t, "destroy", false, false, false, true)
-		in.Options.Replace = pick(t, "replace", nil, nil, []string{"sandbox.s0"})
-		in = clone(in)
-		first := Make(in)
-		if first.Diags.HasErrors() {
-			return
-		}
-		wait := anyDying(in)
-		m := &model{Input: &in}
-		m.run(first)
-		if len(m.wrong) > 0 {
-			t.Fatalf("illegal steps:\n%s\nin\n%s", strings.Join(m.wrong, "\n"), first)
-		}
-		in.Options.Replace = nil
-		if slices.ContainsFunc(first.Changes, func(c Change) bool { return c.Action == ActExpire }) {
-			in.Options.ReleaseHolds = false // asked again, it would release what this plan let expire
-		}
-		second := warned(m)
-		// What waits for something to finish dying may go on in a later round.
-		for round := 0; wait && len(second.Changes) > 0 && round < 4; round++ {
-			m.run(second)
-			second = warned(m)
-		}
-		if wait && second.Diags.HasErrors() {
-			return // refused, now that it is its turn
-		}
-		if second.Diags.HasErrors() && slices.ContainsFunc(first.Notes, func(n string) bool { return strings.Contains(n, " is not replaced yet: ") }) {
-			return // what moved onto it meanwhile keeps it from being replaced
-		}
-		if !second.Empty() || second.Diags.HasErrors() || slices.ContainsFunc(second.Changes, func(c Change) bool { return true }) {
-			t.Fatalf("first plan\n%s\nleaves a second\n%s", first, second)
-		}
-	})
+func TestApplyingLeavesNothingToDo(t *testing.T) { rapid.Check(t, leavesNothingToDo) }
+
+func leavesNothingToDo(t *rapid.T) {
+	in := drawWorld(t)
+	drawTrigger(t, &in)
+	in.Options.ReleaseHolds = rapid.Bool().Draw(t, "release holds")
+	in.Options.NoStart = !in.Options.ReleaseHolds && rapid.Bool().Draw(t, "no start")
+	in.Options.Destroy = pick(t, "destroy", false, false, false, true)
+	in.Options.Replace = pick(t, "replace", nil, nil, []string{"sandbox.s0"})
+	in = clone(in)
+	first := Make(in)
+	if first.Diags.HasErrors() {
+		return
+	}
+	wait := anyDying(in)
+	m := &model{Input: &in}
+	m.run(first)
+	if len(m.wrong) > 0 {
+		t.Fatalf("illegal steps:\n%s\nin\n%s", strings.Join(m.wrong, "\n"), first)
+	}
+	in.Options.Replace = nil
+	if slices.ContainsFunc(first.Changes, func(c Change) bool { return c.Action == ActExpire }) {
+		in.Options.ReleaseHolds = false // asked again, it would release what this plan let expire
+	}
+	second := warned(m)
+	// What waits for something to finish dying may go on in a later round.
+	for round := 0; wait && len(second.Changes) > 0 && round < 4; round++ {
+		m.run(second)
+		second = warned(m)
+	}
+	if wait && second.Diags.HasErrors() {
+		return // refused, now that it is its turn
+	}
+	if second.Diags.HasErrors() && slices.ContainsFunc(first.Notes, func(n string) bool { return strings.Contains(n, " is not replaced yet: ") }) {
+		return // what moved onto it meanwhile keeps it from being replaced
+	}
+	if !second.Empty() || second.Diags.HasErrors() || slices.ContainsFunc(second.Changes, func(c Change) bool { return true }) {
+		t.Fatalf("first plan\n%s\nleaves a second\n%s", first, second)
+	}
 }
 
 // The order of the declaration's lists and of maps changes nothing, to the byte.
@@ -411,79 +411,79 @@ func TestWakeIsNeverLate(t *testing.T) {
 // Whatever is drawn has a plan; it speaks only of what is declared or recorded,
 // of instances that are the record's own, and only in the scope asked for; the
 // agent never acts on behalf of files; each change waits only for earlier ones.
-func TestPlansStayInBounds(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		in := drawWorld(t)
-		drawTrigger(t, &in)
-		drawOptions(t, &in)
-		before := encode(in)
-		p := Make(in)
-		if after := encode(in); string(after) != string(before) {
-			t.Fatalf("Make changed its input from\n%s\nto\n%s", before, after)
+func TestPlansStayInBounds(t *testing.T) { rapid.Check(t, staysInBounds) }
+
+func staysInBounds(t *rapid.T) {
+	in := drawWorld(t)
+	drawTrigger(t, &in)
+	drawOptions(t, &in)
+	before := encode(in)
+	p := Make(in)
+	if after := encode(in); string(after) != string(before) {
+		t.Fatalf("Make changed its input from\n%s\nto\n%s", before, after)
+	}
+	done, deposes, ups := map[string]bool{}, map[string]bool{}, map[string]string{}
+	for _, c := range p.Changes {
+		if in.Trigger == Keep && c.Origin != FromHost {
+			t.Fatalf("the agent acts for files: %s", c)
 		}
-		done, deposes, ups := map[string]bool{}, map[string]bool{}, map[string]string{}
-		for _, c := range p.Changes {
-			if in.Trigger == Keep && c.Origin != FromHost {
-				t.Fatalf("the agent acts for files: %s", c)
-			}
-			if c.Deposed != "" && (c.Kind != "sandbox" || c.Action != ActDelete || c.Instance != "" || c.Reason == replacedBy && !deposes[c.Deposed]) {
-				t.Fatalf("takes away what is not deposed: %s in\n%s", c, p)
-			}
-			if c.CreateFirst {
-				deposes[c.Instance] = true
-			}
-			if c.Instance != "" {
-				rec := in.Records.Sandboxes[c.Address]
-				own := rec != nil && rec.Instance != nil && rec.Instance.ID == c.Instance
-				if rec != nil && (slices.Contains(rec.Doomed, c.Instance) || rec.DeposedAt(c.Instance) >= 0) {
-					t.Fatalf("goes on with an instance that is to go: %s", c)
-				}
-				// Until a replacement that comes first is ready nothing is done to the old one.
-				if ups[c.Instance] != "" && c.CreateFirst {
-					t.Fatalf("%s although before it does %s in\n%s", c, ups[c.Instance], p)
-				}
-				switch c.Action {
-				case ActSuspend, ActStop, ActPause, ActRestart, ActExpire, ActDelete, ActRecreate:
-					ups[c.Instance] = string(c.Action)
-				}
-				if !own && (rec == nil || rec.UID == "" || in.Observed.Instances[c.Instance].UID != rec.UID) {
-					t.Fatalf("touches an instance that is not its own: %s", c)
-				}
-			}
-			if c.Kind == "sandbox" && c.Action != ActCreate && in.Records.Sandboxes[c.Address] == nil && in.Records.Ended[c.Address] == nil {
-				t.Fatalf("touches what is not recorded: %s", c)
-			}
-			if c.Cause == "" || c.Consequence == "" || (c.Origin != FromFiles && c.Origin != FromHost) {
-				t.Fatalf("does not say why and what: %s", c)
-			}
-			for _, d := range c.DependsOn {
-				if !done[d] {
-					t.Fatalf("%s waits for %s, which comes later:\n%s", c, d, p)
-				}
-			}
-			done[c.Address] = true
+		if c.Deposed != "" && (c.Kind != "sandbox" || c.Action != ActDelete || c.Instance != "" || c.Reason == replacedBy && !deposes[c.Deposed]) {
+			t.Fatalf("takes away what is not deposed: %s in\n%s", c, p)
 		}
-		checkDeposed(t, &in, p)
-		if in.Options.RefreshOnly && len(p.Changes) > 0 {
-			t.Fatalf("-refresh-only changes something:\n%s", p)
+		if c.CreateFirst {
+			deposes[c.Instance] = true
 		}
-		for a, st := range p.Status {
-			rec := in.Records.Sandboxes[a]
-			if len(st.Conditions) != len(Types) {
-				t.Fatalf("%s has %d conditions", a, len(st.Conditions))
+		if c.Instance != "" {
+			rec := in.Records.Sandboxes[c.Address]
+			own := rec != nil && rec.Instance != nil && rec.Instance.ID == c.Instance
+			if rec != nil && (slices.Contains(rec.Doomed, c.Instance) || rec.DeposedAt(c.Instance) >= 0) {
+				t.Fatalf("goes on with an instance that is to go: %s", c)
 			}
-			if seen, ok := in.Observed.Instances[instanceOf(rec)]; ok && seen.Unknown != "" {
-				for _, c := range p.Changes {
-					if c.Address == a && c.Deposed == "" {
-						t.Fatalf("acts without having been able to look: %s", c)
-					}
-				}
-				if st.Phase != rec.phase() || st.Conditions[0].Status != "Unknown" {
-					t.Fatalf("%s could not be looked at and is %s, Ready %s", a, st.Phase, st.Conditions[0].Status)
-				}
+			// Until a replacement that comes first is ready nothing is done to the old one.
+			if ups[c.Instance] != "" && c.CreateFirst {
+				t.Fatalf("%s although before it does %s in\n%s", c, ups[c.Instance], p)
+			}
+			switch c.Action {
+			case ActSuspend, ActStop, ActPause, ActRestart, ActExpire, ActDelete, ActRecreate:
+				ups[c.Instance] = string(c.Action)
+			}
+			if !own && (rec == nil || rec.UID == "" || in.Observed.Instances[c.Instance].UID != rec.UID) {
+				t.Fatalf("touches an instance that is not its own: %s", c)
 			}
 		}
-	})
+		if c.Kind == "sandbox" && c.Action != ActCreate && in.Records.Sandboxes[c.Address] == nil && in.Records.Ended[c.Address] == nil {
+			t.Fatalf("touches what is not recorded: %s", c)
+		}
+		if c.Cause == "" || c.Consequence == "" || (c.Origin != FromFiles && c.Origin != FromHost) {
+			t.Fatalf("does not say why and what: %s", c)
+		}
+		for _, d := range c.DependsOn {
+			if !done[d] {
+				t.Fatalf("%s waits for %s, which comes later:\n%s", c, d, p)
+			}
+		}
+		done[c.Address] = true
+	}
+	checkDeposed(t, &in, p)
+	if in.Options.RefreshOnly && len(p.Changes) > 0 {
+		t.Fatalf("-refresh-only changes something:\n%s", p)
+	}
+	for a, st := range p.Status {
+		rec := in.Records.Sandboxes[a]
+		if len(st.Conditions) != len(Types) {
+			t.Fatalf("%s has %d conditions", a, len(st.Conditions))
+		}
+		if seen, ok := in.Observed.Instances[instanceOf(rec)]; ok && seen.Unknown != "" {
+			for _, c := range p.Changes {
+				if c.Address == a && c.Deposed == "" {
+					t.Fatalf("acts without having been able to look: %s", c)
+				}
+			}
+			if st.Phase != rec.phase() || st.Conditions[0].Status != "Unknown" {
+				t.Fatalf("%s could not be looked at and is %s, Ready %s", a, st.Phase, st.Conditions[0].Status)
+			}
+		}
+	}
 }
 
 // checkDeposed: what is deposed is always planned for removal, unless the agent waits
@@ -586,35 +586,35 @@ func TestRulesNeverLiftAnOperatorsHold(t *testing.T) {
 
 // One plan moves a process in one direction: what it starts or wakes it does not
 // put to rest by a rule, what expires is not idle as well, and there is one rest.
-func TestStepsOfOnePlanDoNotFightEachOther(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		in := drawWorld(t)
-		drawTrigger(t, &in)
-		drawOptions(t, &in)
-		p := Make(in)
-		moves := map[string][]Action{}
-		for _, c := range p.Changes {
-			if c.Kind != "sandbox" || c.Reason == takenDown || c.Deposed != "" {
-				continue
-			}
-			switch c.Action {
-			case ActCreate, ActRestart, ActReplace, ActDelete, ActStart, ActStop, ActSuspend, ActPause, ActResume, ActExpire, ActRecreate:
-				moves[c.Address] = append(moves[c.Address], c.Action)
-			}
+func TestStepsOfOnePlanDoNotFightEachOther(t *testing.T) { rapid.Check(t, stepsDoNotFight) }
+
+func stepsDoNotFight(t *rapid.T) {
+	in := drawWorld(t)
+	drawTrigger(t, &in)
+	drawOptions(t, &in)
+	p := Make(in)
+	moves := map[string][]Action{}
+	for _, c := range p.Changes {
+		if c.Kind != "sandbox" || c.Reason == takenDown || c.Deposed != "" {
+			continue
 		}
-		for a, list := range moves {
-			switch {
-			case len(list) == 1:
-			case slices.Equal(list, []Action{ActStart, ActPause}): // paused is started, then frozen
-			case slices.Equal(list, []Action{ActReplace, ActExpire}): // replaced without a process, and marked as ended
-			default:
-				t.Fatalf("%s is to %v in\n%s", a, list, p)
-			}
-			if list[0] == ActStart && len(list) == 2 && slices.ContainsFunc(p.Changes, func(c Change) bool { return c.Address == a && c.Hold != nil && c.Action == ActPause }) {
-				t.Fatalf("%s is started and idle in\n%s", a, p)
-			}
+		switch c.Action {
+		case ActCreate, ActRestart, ActReplace, ActDelete, ActStart, ActStop, ActSuspend, ActPause, ActResume, ActExpire, ActRecreate:
+			moves[c.Address] = append(moves[c.Address], c.Action)
 		}
-	})
+	}
+	for a, list := range moves {
+		switch {
+		case len(list) == 1:
+		case slices.Equal(list, []Action{ActStart, ActPause}): // paused is started, then frozen
+		case slices.Equal(list, []Action{ActReplace, ActExpire}): // replaced without a process, and marked as ended
+		default:
+			t.Fatalf("%s is to %v in\n%s", a, list, p)
+		}
+		if list[0] == ActStart && len(list) == 2 && slices.ContainsFunc(p.Changes, func(c Change) bool { return c.Address == a && c.Hold != nil && c.Action == ActPause }) {
+			t.Fatalf("%s is started and idle in\n%s", a, p)
+		}
+	}
 }
 
 // Nobody is woken in a loop: a world that is left alone asks to be looked at later
