@@ -241,6 +241,19 @@ func showService(e *example) {
 	if s := e.sandbox("sandbox.service"); s.PID == before.PID || s.Address != before.Address || s.Instance != before.Instance {
 		e.t.Errorf("a new file did not just restart the service: %+v, before %+v", s, before)
 	}
+	// Replaced, it has another address, which the client has as well.
+	before = e.sandbox("sandbox.service")
+	e.ok("apply", "-auto-approve", "-var", "greeting=good night", "-replace=sandbox.service")
+	if s := e.sandbox("sandbox.service"); s.Address == before.Address || s.Instance == before.Instance {
+		e.t.Errorf("the replacement did not come first: %+v, before %+v", s, before)
+	}
+	if body := e.get(); body != "good night\n" {
+		e.t.Errorf("the replacement says %q", body)
+	}
+	e.until("the client asks the replacement", func() (bool, string) {
+		out := e.ok("logs", "client")
+		return strings.HasSuffix(out, "good night\n"), out
+	})
 }
 
 // example is one directory with a state of its own.

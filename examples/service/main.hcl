@@ -40,6 +40,20 @@ sandbox "service" {
     content = templatefile("service.conf.tftpl", { port = 8080, greeting = var.greeting })
     mode    = "0600"
   }
+
+  # A replacement is made beside it, has to answer, and is what the client asks
+  # before the old one goes: pinfold apply -replace=sandbox.service
+  health {
+    tcp      = 8080
+    interval = "1s"
+  }
+  lifecycle {
+    create_before_destroy = true
+    postcondition {
+      condition     = self.address != null
+      error_message = "The client needs an address to ask."
+    }
+  }
 }
 
 # Made after the service, whose address it refers to.
@@ -52,6 +66,13 @@ sandbox "client" {
   }
   file "/srv/client.pl" {
     content = file("client.pl")
+  }
+}
+
+check "port" {
+  assert {
+    condition     = sandbox.service.ports.http.host >= 1024
+    error_message = "The service is at a port that is another program's by custom."
   }
 }
 
