@@ -225,6 +225,18 @@ func (s *Source) loadValues(k *sink, files []string, in Inputs) {
 	}
 }
 
+// secretive reports whether a variable of the root module may be sensitive.
+func (s *Source) secretive() bool {
+	for _, f := range s.parsed {
+		for _, b := range f.body.Blocks {
+			if b.Type == "variable" && f.dir() == "." && b.Body.Attributes["sensitive"] != nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 func (s *Source) loadValuesFile(k *sink, path, name, origin string) {
 	src, err := os.ReadFile(path)
 	if err != nil {
@@ -232,7 +244,9 @@ func (s *Source) loadValuesFile(k *sink, path, name, origin string) {
 		return
 	}
 	parsed, diags := parseConfig(src, name)
-	k.source(name, src, nil)
+	if !s.secretive() { // else a line that is not understood may hold what is to stay hidden
+		k.source(name, src, nil)
+	}
 	k.addAll("", diags)
 	if diags.HasErrors() {
 		return

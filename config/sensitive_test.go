@@ -3,6 +3,8 @@ package config
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -248,5 +250,34 @@ output "plain" { value = nonsensitive(module.m.out) }
 	}
 	if o := d.Outputs[1]; o.Sensitive || string(o.Value) != `"\u003cT0KEN\u003e"` {
 		t.Errorf("%+v: %s", o, o.Value)
+	}
+}
+
+// A file of values that is not understood may hold what is to stay hidden.
+func TestMistakesInValuesKeepSecrets(t *testing.T) {
+	t.Parallel()
+	const secret = "hush-3141"
+	for name, values := range map[string]string{
+		"a name misspelt": "tokn = \"" + secret + "\"\n",
+		"not closed":      "token = \"" + secret + "\n",
+		"given twice":     "token = \"" + secret + "\"\ntoken = \"" + secret + "\"\n",
+		"a block":         "token { is = \"" + secret + "\" }\n",
+	} {
+		dir := t.TempDir()
+		for file, text := range map[string]string{"main.hcl": "variable \"token\" {\n  sensitive = true\n}\n", "pinfold.pfvars": values} {
+			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s, diags := Load(dir, Inputs{})
+		if s != nil && !diags.HasErrors() {
+			diags = append(diags, s.Check(DefaultSettings())...)
+		}
+		if len(diags) == 0 {
+			t.Errorf("%s: nothing is said", name)
+		}
+		if text := fmt.Sprintf("%+v", diags); strings.Contains(text, secret) {
+			t.Errorf("%s: %s", name, text)
+		}
 	}
 }

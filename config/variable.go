@@ -20,8 +20,9 @@ func (ev *evaluation) undeclared() {
 		if m.lookup("var", name) != nil || v.fromEnvironment() {
 			continue // the environment may hold other configurations' values
 		}
+		// Its value may be that of a sensitive variable whose name is misspelt: the line
+		// is told, not shown.
 		hint := ended(didYouMean(name, m.names("var")))
-		ev.show(v)
 		if v.Expr {
 			ev.warn(v.place(), "Value for an undeclared variable", "%s sets %q, and no variable block has that name%s", v.Origin, name, hint)
 		} else {

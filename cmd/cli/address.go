@@ -47,8 +47,8 @@ func sandboxAddress(text string) (string, error) {
 
 // inFull is the address that what sandboxAddress gave stands for.
 func inFull(name string) string {
-	if strings.HasPrefix(name, "sandbox.") {
-		return name
+	if full, err := parseAddress(name); err == nil && full.Type == "sandbox" {
+		return name // in a module, too
 	}
 	return "sandbox." + name
 }

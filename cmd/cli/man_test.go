@@ -69,8 +69,7 @@ func TestManualPages(t *testing.T) {
 	}
 	mandoc, err := exec.LookPath("mandoc")
 	if err != nil {
-		t.Log("without mandoc (make deps) the pages are not formatted")
-		return
+		t.Fatal("mandoc is needed: make deps installs it")
 	}
 	said, err := exec.Command(mandoc, append([]string{"-Tlint", "-Wwarning"}, files...)...).CombinedOutput()
 	if err != nil || len(said) > 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -132,12 +133,7 @@ func TestDescriptorsUsedUp(t *testing.T) {
 func TestDescriptorsUsedUpAtTheStart(t *testing.T) {
 	w := newWorld(t, logged)
 	w.apply(sleepers(40))
-	list, err := w.List(w.ctx)
-	w.must(err)
-	pids := map[string]int{}
-	for _, v := range list.Sandboxes {
-		pids[v.Address] = *v.PID
-	}
+	pids := w.processes(40)
 	w.kill()
 	w.env = append(w.env, mayOpen+"=32")
 	w.start()
@@ -152,13 +148,29 @@ func TestDescriptorsUsedUpAtTheStart(t *testing.T) {
 	w.kill()
 	w.env = slices.DeleteFunc(w.env, func(e string) bool { return strings.HasPrefix(e, mayOpen) })
 	w.serve()
-	list, err = w.List(w.ctx)
-	w.must(err)
-	for _, v := range list.Sandboxes {
-		if v.Phase != plan.Running || *v.PID != pids[v.Address] {
-			t.Errorf("%s is %s with process %v, was %d", v.Address, v.Phase, v.PID, pids[v.Address])
-		}
+	if now := w.processes(40); !maps.Equal(now, pids) {
+		t.Errorf("the processes are %v, were %v", now, pids)
 	}
+}
+
+// processes waits until n sandboxes run, and returns their processes by address.
+func (w *world) processes(n int) map[string]int {
+	w.Helper()
+	pids := map[string]int{}
+	if !within(time.Minute, func() bool {
+		list, err := w.List(w.ctx)
+		w.must(err)
+		clear(pids)
+		for _, v := range list.Sandboxes {
+			if v.Phase == plan.Running && v.PID != nil {
+				pids[v.Address] = *v.PID
+			}
+		}
+		return len(pids) == n
+	}) {
+		w.Fatalf("%d of %d run", len(pids), n)
+	}
+	return pids
 }
 
 // answers tells whether a client of the agent is answered in that time.

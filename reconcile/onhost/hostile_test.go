@@ -71,6 +71,8 @@ func TestDiskFillerHurtsOnlyItself(t *testing.T) {
 	w := newWorld(t, logged, onSmallDisk(96))
 	const filler = `
 import os, time
+while not os.path.exists("/go"):
+    time.sleep(0.05)
 f = os.open("/full", os.O_WRONLY | os.O_CREAT)
 block = bytes(1 << 20)
 while True:
@@ -84,6 +86,7 @@ while True:
 	const quiet = "exec sleep 1000"
 	w.apply(box("b", quiet, "") + box("c", quiet, "") + python("a", filler, ""))
 	b, c := w.neighbour("b"), w.neighbour("c")
+	w.must(w.exec("a", ": > /go")) // once all are on record
 	state := filepath.Join(w.dir, "state")
 	if !within(time.Minute, func() bool {
 		var st unix.Statfs_t
