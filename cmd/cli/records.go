@@ -118,7 +118,7 @@ func (r *run) statePullCommand() *cli.Command {
 	var lockWait time.Duration
 	return &cli.Command{
 		Name: "pull", Usage: "print the whole state as JSON", UsageText: "pinfold state pull [flags]",
-		Description: "Prints everything that is recorded, history included, as one JSON document with the state's lineage and serial, for 'pinfold state push' or for reading. It holds the values of variables that sandboxes were given: keep it as secret as the state. A copy for safety's sake is better made with 'pinfold state backup'.",
+		Description: "Prints everything that is recorded, history included, as one JSON document with the state's lineage and serial, for 'pinfold state push' or for reading. What is sensitive is encrypted in it, as in the state, with the key in state.key; all else that sandboxes were given is not. A copy for safety's sake is better made with 'pinfold state backup'.",
 		Flags:       []cli.Flag{lockFlag(&lockWait), boolFlag(&r.json, "json", "the document is JSON anyway; errors are, too")},
 		Metadata:    example("sudo pinfold state pull > state.json"),
 		Action: func(ctx context.Context, cmd *cli.Command) error {
