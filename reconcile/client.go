@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
@@ -21,13 +22,23 @@ import (
 // Client hands calls to a running agent.
 type Client struct {
 	socket string
-	// patience is how long an agent may take to say who it is; 0: greetWait.
+	// patience is how long an agent may take to say who it is; 0: greetWait, or
+	// aliveWait for one that is at work for us.
 	patience time.Duration
+	// every is how often it is asked that while it is at work; 0: aliveEvery.
+	every time.Duration
 }
 
-// greetWait bounds the wait for an agent to say who it is, which it does without
-// waiting for anything: one that does not is stopped, or hangs.
-const greetWait = 20 * time.Second
+const (
+	// greetWait bounds the wait for an agent to say who it is, which it does without
+	// waiting for anything: one that does not is stopped, or hangs.
+	greetWait = 20 * time.Second
+	// aliveWait is the same for an agent that is at work for us. It is longer, for
+	// giving up has a price there: it ends what the agent does.
+	aliveWait = time.Minute
+	// aliveEvery is how often a caller that waits asks.
+	aliveEvery = 20 * time.Second
+)
 
 var _ Service = (*Client)(nil)
 
@@ -62,9 +73,14 @@ func (c *Client) exchange(ctx context.Context, method string, body, result any, 
 	defer w.conn.Close()
 	stop := context.AfterFunc(ctx, func() { _ = w.send("cancel", "", nil) })
 	defer stop()
+	silent := c.watch(w)
+	defer silent()
 	for {
 		f, err := w.receive()
 		if err != nil {
+			if said := silent(); said != nil {
+				return nil, &Error{Kind: Locked, Message: fmt.Sprintf("%v; %s is taken as interrupted once it goes on, finished or undone when it starts again", said, method)}
+			}
 			return nil, &Error{Kind: Internal, Message: fmt.Sprintf("the agent went away during %s: %v; what it had begun is finished or undone when it starts again", method, err)}
 		}
 		switch f.Type {
@@ -78,6 +94,35 @@ func (c *Client) exchange(ctx context.Context, method string, body, result any, 
 				}
 			}
 		}
+	}
+}
+
+// watch asks the agent now and then who it is while it works for w, until end is
+// called. When it does not answer, receiving from w ends, and end says why.
+func (c *Client) watch(w *wire) (end func() error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var silent error
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		tick := time.NewTicker(cmp.Or(c.every, aliveEvery))
+		defer tick.Stop()
+		for silent == nil {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			var e *Error
+			if _, err := c.status(ctx, cmp.Or(c.patience, aliveWait)); errors.As(err, &e) && e.Kind == Locked {
+				silent = err
+				_ = w.conn.SetReadDeadline(time.Now())
+			}
+		}
+	})
+	return func() error {
+		cancel()
+		watching.Wait()
+		return silent
 	}
 }
 
@@ -215,15 +260,17 @@ func (c *Client) Outputs(ctx context.Context) ([]config.Output, error) {
 	return res, c.call(ctx, "outputs", nil, &res, nil)
 }
 
-// Status asks the agent who it is. Unlike other calls it has a bound: every use of an
-// agent begins with it.
+// Status asks the agent who it is, with a bound: every use of an agent begins with it.
 func (c *Client) Status(ctx context.Context) (*ServiceStatus, error) {
+	return c.status(ctx, cmp.Or(c.patience, greetWait))
+}
+
+func (c *Client) status(ctx context.Context, patience time.Duration) (*ServiceStatus, error) {
 	w, err := c.open("status", nil)
 	if err != nil {
 		return nil, err
 	}
 	defer w.conn.Close()
-	patience := cmp.Or(c.patience, greetWait)
 	if err := w.conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		return nil, errorOf(err)
 	}

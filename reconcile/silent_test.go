@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -32,6 +33,67 @@ func TestAgentThatDoesNotAnswer(t *testing.T) {
 	cancel()
 	_, err = c.Status(ctx)
 	l.refused(err, Interrupted, "interrupted")
+}
+
+// So it is in the middle of a call.
+func TestAgentThatStopsAnswering(t *testing.T) {
+	l := &lab{t: t}
+	socket := filepath.Join(t.TempDir(), SocketName)
+	silent, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	c := &Client{socket: socket, patience: 10 * time.Millisecond, every: time.Millisecond}
+	_, err = c.Apply(context.Background(), ApplyRequest{}, nil, nil)
+	l.refused(err, Locked, "has not answered for 10ms")
+	l.refused(err, Locked, "apply is taken as interrupted once it goes on")
+}
+
+// A call may take as long as it likes while the agent answers others.
+func TestLongCallIsWaitedFor(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), SocketName)
+	agent, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	defer agent.Close()
+	asked, over := make(chan struct{}), make(chan struct{})
+	serving.Go(func() {
+		for {
+			conn, err := agent.AcceptUnix()
+			if err != nil {
+				return
+			}
+			serving.Go(func() {
+				defer conn.Close()
+				w := &wire{conn: conn}
+				call, err := w.receive()
+				switch {
+				case err != nil:
+					t.Error(err)
+				case call.Method == "status":
+					_ = w.send("result", "", ServiceStatus{})
+					select {
+					case asked <- struct{}{}:
+					case <-over:
+					}
+				default:
+					for range 3 {
+						<-asked
+					}
+					defer close(over)
+					_ = w.send("result", "", ListResult{})
+				}
+			})
+		}
+	})
+	c := &Client{socket: socket, every: time.Millisecond}
+	if _, err := c.List(context.Background()); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestStoppedProcessIsTold(t *testing.T) {
