@@ -16,8 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ControlFD is the descriptor on which the starter is asked.
-const ControlFD = 3
+// What the starter is spawned with: the socket on which it is asked, its own program,
+// and the lock that says it is there.
+const (
+	ControlFD = 3 + iota
+	ProgramFD
+	LockFD
+)
 
 // maxFiles is how many descriptors come with one request, the first of which is
 // the request's own line. unix(7) allows 253.
@@ -26,8 +31,8 @@ const maxFiles = 64
 // Serve answers requests until whoever spawned this process closes its end.
 func Serve() error {
 	logrus.SetOutput(io.Discard) // failures are answered
-	for fd := range 3 {          // of Spawn: control, program and lock
-		unix.CloseOnExec(ControlFD + fd)
+	for fd := ControlFD; fd <= LockFD; fd++ {
+		unix.CloseOnExec(fd)
 	}
 	control := os.NewFile(ControlFD, "control")
 	conn, err := net.FileConn(control)

@@ -15,6 +15,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"strconv"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -61,7 +62,7 @@ func Spawn(program, lock *os.File) (*Client, error) {
 	}
 	defer theirs.Close()
 	cmd := exec.Cmd{
-		Path: "/proc/self/fd/4", Args: []string{"pinfold-starter"}, Dir: "/", Env: []string{},
+		Path: "/proc/self/fd/" + strconv.Itoa(ProgramFD), Args: []string{"pinfold-starter"}, Dir: "/", Env: []string{},
 		ExtraFiles: []*os.File{theirs, program, lock},
 		// A session of its own: what the terminal sends is not for it.
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
