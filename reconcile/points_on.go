@@ -21,7 +21,8 @@ import (
 // does not compile until it has its place below.
 
 // hostWithPoints is h with a step around each call that touches the host or looks at
-// it. What only opens a connection, a stream or a process has its steps in the host.
+// it. What only opens a connection, a stream or a process has its steps in the host;
+// what only counts for people has none.
 func hostWithPoints(h runtime.Host) runtime.Host { return pointed{h} }
 
 type pointed struct{ host runtime.Host }
@@ -121,6 +122,14 @@ func (p pointed) Inspect(ctx context.Context, id string) (st runtime.InstanceSta
 
 func (p pointed) Close() error {
 	return failpoint.Step("engine.host.close", p.host.Close)
+}
+
+func (p pointed) HiddenBy(ctx context.Context, src runtime.ImageSource) (runtime.Hidden, error) {
+	return p.host.HiddenBy(ctx, src)
+}
+
+func (p pointed) VolumeUsage(ctx context.Context, id string) (runtime.Usage, error) {
+	return p.host.VolumeUsage(ctx, id)
 }
 
 func (p pointed) Info(ctx context.Context) (runtime.Info, error) { return p.host.Info(ctx) }

@@ -30,6 +30,9 @@ type Host interface {
 	// PrepareImage makes the image's root usable as a lower layer and returns
 	// what it is. ErrNotFound when the source does not exist.
 	PrepareImage(ctx context.Context, src ImageSource) (Image, error)
+	// HiddenBy tells what of an image's root sandboxes do not see, as it would be for
+	// one that is created now. It changes nothing.
+	HiddenBy(ctx context.Context, src ImageSource) (Hidden, error)
 
 	// EnsureNetwork makes the network's bridge, gateway address and rules, or
 	// mends what is missing or differs. ErrTaken when the range overlaps an
@@ -48,6 +51,11 @@ type Host interface {
 	EnsureVolume(ctx context.Context, v Volume) error
 	// RemoveVolume deletes the volume and its data. In use by a live instance is an error.
 	RemoveVolume(ctx context.Context, id string) error
+	// VolumeUsage counts what a volume's files take, under the hands of those who use
+	// it; nothing is changed, no link followed, and what is mounted below is left out.
+	// When ctx ends first, Usage is what was counted until then. ErrNotFound when the
+	// volume is not there.
+	VolumeUsage(ctx context.Context, id string) (Usage, error)
 
 	// Create brings an instance to `created`: root mounted, namespaces, cgroup,
 	// network and volumes ready, PID 1 waiting to be started. With a directory
@@ -201,6 +209,20 @@ type Network struct {
 // Volume is a directory that outlives instances.
 type Volume struct {
 	ID string `json:"id"`
+}
+
+// Usage is what the files of a volume take on disk.
+type Usage struct {
+	Path    string // where they lie on the host
+	Bytes   int64  // of their blocks, directories included; a file of several names counts once
+	Files   int64  // all that is no directory
+	Partial bool   // something could not be read, or lies too deep: there is more
+}
+
+// Hidden is what sandboxes do not see of an image, by absolute paths, sorted.
+type Hidden struct {
+	Absent []string // the name is not there
+	Empty  []string // directories that have nothing in them
 }
 
 // IDRange maps container ids 0..Size-1 onto Base..Base+Size-1 of the host. The

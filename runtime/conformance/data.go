@@ -1,7 +1,9 @@
 package conformance
 
 import (
+	"context"
 	"path"
+	"slices"
 	"strings"
 
 	"pinfold/runtime"
@@ -164,6 +166,23 @@ var files = []test{
 		w.up(in)
 		w.reads(in.ID, "/host/f", "from the host")
 	}},
+	{"what the host image is said to hide is hidden", func(w *world) {
+		src := runtime.ImageSource{Kind: "host"}
+		hidden, err := w.h.HiddenBy(w.ctx, src)
+		w.must(err)
+		if !slices.Contains(hidden.Absent, "/etc/shadow") || !slices.Contains(hidden.Empty, "/root") || !slices.IsSorted(hidden.Absent) || !slices.IsSorted(hidden.Empty) {
+			w.Errorf("it hides %+v", hidden)
+		}
+		in := w.instance(w.Commands.Forever)
+		in.Image, err = w.h.PrepareImage(w.ctx, src)
+		w.must(err)
+		w.up(in)
+		w.absent(in.ID, "/etc/shadow")
+		dir := runtime.ImageSource{Kind: "dir", Path: w.HostDir(w.T, "f", "x")}
+		if h, err := w.h.HiddenBy(w.ctx, dir); err != nil || len(h.Absent)+len(h.Empty) > 0 {
+			w.Errorf("a directory hides %+v, %v", h, err)
+		}
+	}},
 	{"a tmpfs is empty at each start", func(w *world) {
 		in := w.instance(w.Commands.Forever)
 		in.Mounts = []runtime.Mount{{Kind: "tmpfs", Path: "/scratch", Size: 1 << 20}}
@@ -207,6 +226,37 @@ var volumes = []test{
 			w.Error("it can be written")
 		}
 		w.reads(in.ID, "/data/f", "x")
+	}},
+	{"what it takes is counted", func(w *world) {
+		v, other := w.volume(), w.volume()
+		empty, err := w.h.VolumeUsage(w.ctx, v)
+		w.must(err)
+		if empty.Files != 0 || empty.Partial || empty.Bytes > 1<<16 || empty.Path == "" {
+			w.Errorf("empty, it is %+v", empty)
+		}
+		in := w.instance(w.Commands.Forever)
+		in.Mounts = []runtime.Mount{{Kind: "volume", Source: v, Path: "/data"}, {Kind: "volume", Source: other, Path: "/other"}}
+		w.up(in)
+		text := strings.Repeat("0123456789abcdef", 4096)
+		w.writes(in.ID, "/data/f", text)
+		w.writes(in.ID, "/data/g", "x")
+		w.writes(in.ID, "/elsewhere", text)
+		used, err := w.h.VolumeUsage(w.ctx, v)
+		w.must(err)
+		if more := used.Bytes - empty.Bytes; used.Files != 2 || used.Partial || more < int64(len(text)) || more > 1<<20 || used.Path != empty.Path {
+			w.Errorf("with %d bytes in two files it is %+v, empty %+v", len(text)+1, used, empty)
+		}
+		if u, err := w.h.VolumeUsage(w.ctx, other); err != nil || u.Files != 0 || u.Bytes != empty.Bytes || u.Path == used.Path {
+			w.Errorf("the other is %+v, %v", u, err)
+		}
+		ended, cancel := context.WithCancel(w.ctx)
+		cancel()
+		_, err = w.h.VolumeUsage(ended, v)
+		w.fails("VolumeUsage after the end", err, context.Canceled)
+		w.must(w.h.Remove(w.ctx, in.ID))
+		w.must(w.h.RemoveVolume(w.ctx, v))
+		_, err = w.h.VolumeUsage(w.ctx, v)
+		w.fails("VolumeUsage of a removed one", err, runtime.ErrNotFound)
 	}},
 	{"in use it stays, unused it goes with its data", func(w *world) {
 		v := w.volume()

@@ -739,7 +739,7 @@ func TestOpenAndCloseFail(t *testing.T) {
 			return err
 		},
 		done: func() {
-			c, err := planCover(o.StateDir, o.RunDir)
+			c, err := planCover(w.ctx, o.StateDir, o.RunDir)
 			w.must(err)
 			w.must(h.stage.run(func() error {
 				_, err := os.Lstat(h.stage.coverDir(c, 0))

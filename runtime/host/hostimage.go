@@ -1,6 +1,7 @@
 package host
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -76,7 +77,7 @@ func (h *Host) hostCover() (cover, error) {
 	if err := h.ready(); err != nil {
 		return nil, err
 	}
-	c, err := planCover(h.opts.StateDir, h.opts.RunDir)
+	c, err := planCover(context.Background(), h.opts.StateDir, h.opts.RunDir)
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +149,26 @@ func (s *stage) cloneCover(c cover, r runtime.IDRange, ids *os.File) (*os.File, 
 	return failpoint.Get("host.cover.cloneowned", func() (*os.File, error) { return cloneMount(dir, mountAttr{readOnly: true, noDev: true}) })
 }
 
-func planCover(own ...string) (cover, error) {
+// HiddenBy implements runtime.Host. Only the host image hides anything.
+func (h *Host) HiddenBy(ctx context.Context, src runtime.ImageSource) (hidden runtime.Hidden, err error) {
+	if src.Kind != "host" {
+		return hidden, nil
+	}
+	c, err := planCover(ctx, h.opts.StateDir, h.opts.RunDir)
+	if err != nil {
+		return hidden, fmt.Errorf("cannot tell what the host image hides: %w", err)
+	}
+	for _, p := range c.paths() {
+		if c[p].empty {
+			hidden.Empty = append(hidden.Empty, p)
+		} else {
+			hidden.Absent = append(hidden.Absent, p)
+		}
+	}
+	return hidden, nil
+}
+
+func planCover(ctx context.Context, own ...string) (cover, error) {
 	c := cover{}
 	// Directories of ours first, by their real paths: overlayfs goes by those.
 	for _, p := range own {
@@ -174,7 +194,7 @@ func planCover(own ...string) (cover, error) {
 		}
 	}
 	for _, d := range searchedDirs {
-		if err := c.search(d); err != nil {
+		if err := c.search(ctx, d); err != nil {
 			return nil, err
 		}
 	}
@@ -212,7 +232,7 @@ func (c cover) empty(path string, mode os.FileMode) {
 
 // search hides what is not readable by everybody. Other file systems are not
 // part of the image and are not entered.
-func (c cover) search(root string) error {
+func (c cover) search(ctx context.Context, root string) error {
 	st, err := os.Lstat(root)
 	if err != nil || !st.IsDir() {
 		return nil
@@ -223,6 +243,9 @@ func (c cover) search(root string) error {
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil
 			}
+			return err
+		}
+		if err := ctx.Err(); err != nil {
 			return err
 		}
 		if _, covered := c[p]; covered {

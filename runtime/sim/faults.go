@@ -14,12 +14,14 @@ type Op string
 const (
 	OpInfo          Op = "Info"
 	OpPrepareImage  Op = "PrepareImage"
+	OpHiddenBy      Op = "HiddenBy"
 	OpEnsureNetwork Op = "EnsureNetwork"
 	OpRemoveNetwork Op = "RemoveNetwork"
 	OpPrefixesInUse Op = "PrefixesInUse"
 	OpCheckPort     Op = "CheckPort"
 	OpEnsureVolume  Op = "EnsureVolume"
 	OpRemoveVolume  Op = "RemoveVolume"
+	OpVolumeUsage   Op = "VolumeUsage"
 	OpCreate        Op = "Create"
 	OpStart         Op = "Start"
 	OpPause         Op = "Pause"
@@ -52,7 +54,7 @@ const (
 // what nobody uses; nor is Note, of which nothing but a rebuild takes notice.
 func (o Op) Writes() bool {
 	switch o {
-	case OpInfo, OpPrefixesInUse, OpCheckPort, OpDial, OpDialInside, OpCopyOut, OpNote, OpNotes, OpOpenLog, OpObserve, OpInspect, OpWaitExit, OpClose:
+	case OpInfo, OpHiddenBy, OpVolumeUsage, OpPrefixesInUse, OpCheckPort, OpDial, OpDialInside, OpCopyOut, OpNote, OpNotes, OpOpenLog, OpObserve, OpInspect, OpWaitExit, OpClose:
 		return false
 	}
 	return true

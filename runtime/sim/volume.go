@@ -56,6 +56,39 @@ func (h *Host) RemoveVolume(ctx context.Context, id string) error {
 	return nil
 }
 
+// VolumeUsage implements runtime.Host. A file takes as many bytes as it has.
+func (h *Host) VolumeUsage(ctx context.Context, id string) (u runtime.Usage, err error) {
+	u.Path = "/state/volumes/" + id
+	err = h.call(ctx, OpVolumeUsage, id, func(midway) error {
+		h.w.mu.Lock()
+		defer h.w.mu.Unlock()
+		tree, there := h.l.volumes[id]
+		if !there {
+			return runtime.ErrNotFound
+		}
+		for _, text := range tree {
+			u.Files++
+			u.Bytes += int64(len(text))
+		}
+		return nil
+	})
+	if err != nil {
+		return u, fmt.Errorf("measure volume %s: %w", id, err)
+	}
+	return u, nil
+}
+
+// HiddenBy implements runtime.Host. What this host hides, sandboxes never have.
+func (h *Host) HiddenBy(ctx context.Context, src runtime.ImageSource) (hidden runtime.Hidden, err error) {
+	err = h.call(ctx, OpHiddenBy, src.Kind, func(midway) error {
+		if src.Kind == "host" {
+			hidden = runtime.Hidden{Absent: []string{"/etc/shadow"}, Empty: []string{"/root"}}
+		}
+		return nil
+	})
+	return hidden, err
+}
+
 // PrepareImage implements runtime.Host. Every absolute path exists on this
 // host, except those that World.Missing names.
 func (h *Host) PrepareImage(ctx context.Context, src runtime.ImageSource) (image runtime.Image, err error) {
