@@ -293,7 +293,7 @@ func whoseVolume(id string, noted map[string]runtime.Noted) (address string, use
 		}
 		for name, claim := range doc.Sandbox.Claim {
 			if claim == id {
-				address, users = doc.Sandbox.Address+" volume "+name, append(users, user)
+				address, users = ClaimAddress(doc.Sandbox.Address, name), append(users, user)
 			}
 		}
 	}

@@ -434,7 +434,7 @@ func TestGCAdopts(t *testing.T) {
 		e = l.open("gc")
 		ctx := context.Background()
 		found := l.gc(e, GCRequest{})
-		for id, want := range map[string]string{up: "sandbox.up", n.ID: "network.n", data.ID: "volume.data", rec.Claim["work"]: "sandbox.up volume work"} {
+		for id, want := range map[string]string{up: "sandbox.up", n.ID: "network.n", data.ID: "volume.data", rec.Claim["work"]: `sandbox.up volume "work"`} {
 			i := slices.IndexFunc(found, func(o Orphan) bool { return o.ID == id })
 			if i < 0 || found[i].Address != want || !strings.Contains(found[i].Hint, "gc -adopt "+up) {
 				t.Errorf("%s: %+v", want, found)

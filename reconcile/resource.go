@@ -171,7 +171,7 @@ func (r *run) volumeChange(ctx context.Context, c plan.Change) error {
 		return nil // gone since it was found in need of repair
 	}
 	if !exists {
-		rec = &plan.Volume{Address: c.Address, ID: newID(6)}
+		rec = &plan.Volume{Address: c.Address, ID: newID(6), CreatedAt: r.now()}
 	}
 	if want != nil {
 		rec.Spec, rec.Lifecycle, rec.DependsOn = want.Spec, want.Lifecycle, want.DependsOn

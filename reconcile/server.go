@@ -286,6 +286,14 @@ func (s *server) dispatch(ctx context.Context, cancel context.CancelFunc, ses *s
 		answer(ses, call, func(name string) (any, error) { return s.e.Output(ctx, name) })
 	case "records":
 		answer(ses, call, func(struct{}) (any, error) { return s.e.Records(ctx) })
+	case "volumes":
+		answer(ses, call, func(struct{}) (any, error) { return s.e.Volumes(ctx) })
+	case "volume":
+		answer(ses, call, func(name string) (any, error) { return s.e.Volume(ctx, name) })
+	case "images":
+		answer(ses, call, func(struct{}) (any, error) { return s.e.Images(ctx) })
+	case "image":
+		answer(ses, call, func(name string) (any, error) { return s.e.Image(ctx, name) })
 	case "status":
 		answer(ses, call, func(struct{}) (any, error) { return s.e.Status(ctx) })
 	case "log":

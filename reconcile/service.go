@@ -51,6 +51,13 @@ type Service interface {
 	Output(ctx context.Context, name string) (*config.Output, error)
 	// Records are what is recorded of everything.
 	Records(ctx context.Context) (*RecordsResult, error)
+	// Volumes tells of every volume and claim with what they take on disk, Volume of
+	// one, by its address or a short name. Counting ends with ctx, and has a bound.
+	Volumes(ctx context.Context) (*VolumesResult, error)
+	Volume(ctx context.Context, name string) (*VolumeDescription, error)
+	// Images tells of every image on record, Image of one.
+	Images(ctx context.Context) (*ImagesResult, error)
+	Image(ctx context.Context, name string) (*ImageDescription, error)
 	// Drift tells how the host differs from what is recorded.
 	Drift(ctx context.Context, r DriftRequest) (*DriftResult, error)
 	// Pull reads the whole state.

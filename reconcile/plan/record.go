@@ -209,6 +209,7 @@ type Volume struct {
 	Lifecycle config.Lifecycle `json:"lifecycle,omitzero"`
 	DependsOn []string         `json:"depends_on,omitempty"`
 	Made      bool             `json:"made"`
+	CreatedAt time.Time        `json:"created_at,omitzero"` // zero: recorded before this was kept
 }
 
 type Image struct {
