@@ -49,16 +49,17 @@ type run struct {
 	*App
 	global     globals
 	help       bool
-	json       bool // -json: standard output carries one JSON document
-	early      bool // -json was seen before the flags were parsed
-	parsed     bool // the flags were understood; json says the truth
+	json       bool     // -json: standard output carries one JSON document
+	words      []string // the command line, without the program
+	early      bool     // -json was seen before the flags were parsed
+	parsed     bool     // the flags were understood; json says the truth
 	out, err   *view.Screen
 	interrupts *interrupts
 }
 
 // Run executes one command line (args[0] is the program) and returns the exit code.
 func (a *App) Run(args []string) int {
-	r := &run{App: a}
+	r := &run{App: a, words: args[min(1, len(args)):]}
 	// Errors of parsing itself are shown in the form that was asked for.
 	r.early = asksForJSON(args)
 	r.screens(false)
@@ -101,7 +102,7 @@ func (r *run) root() *cli.Command {
 			r.listCommand(), r.describeCommand(), r.eventsCommand(), r.historyCommand(), r.logsCommand(), r.waitCommand(), r.outputCommand(),
 			r.startCommand(), r.stopCommand(), r.pauseCommand(), r.resumeCommand(), r.releaseCommand(), r.renewCommand(), r.touchCommand(),
 			r.execCommand(), r.attachCommand(), r.copyCommand(),
-			r.stateCommand(), r.gcCommand(), r.forceUnlockCommand(),
+			r.volumeCommand(), r.imageCommand(), r.stateCommand(), r.gcCommand(), r.forceUnlockCommand(),
 			r.agentCommand(), r.versionCommand(), r.completionCommand(), r.helpCommand(), r.completeCommand(),
 		},
 		HideHelp: true, HideHelpCommand: true, HideVersion: true,
@@ -129,7 +130,12 @@ func (r *run) finish(cmd *cli.Command) {
 	}
 	cmd.HideHelp, cmd.HideHelpCommand = true, true
 	cmd.Writer, cmd.ErrWriter = r.Out, r.Err
-	cmd.OnUsageError = func(_ context.Context, cmd *cli.Command, err error, _ bool) error { return usageError(cmd, err) }
+	cmd.OnUsageError = func(_ context.Context, cmd *cli.Command, err error, _ bool) error {
+		if of, name := noCommand(cmd.Root(), r.words); of != nil {
+			return unknownCommand(of, name)
+		}
+		return usageError(cmd, err)
+	}
 	cmd.Flags = append(cmd.Flags, &cli.BoolFlag{Name: "help", Aliases: []string{"h"}, Usage: "show this help", Local: true, Destination: &r.help})
 	action := cmd.Action
 	cmd.Action = func(ctx context.Context, cmd *cli.Command) error {

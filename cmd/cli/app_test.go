@@ -910,22 +910,6 @@ func TestHelp(t *testing.T) {
 	wellExplained(t, r.root())
 }
 
-// What is said to be done by another command is done by one that exists.
-func TestInsteadOf(t *testing.T) {
-	root := (&run{App: New()}).root()
-	for name, text := range insteadOf {
-		if root.Command(name) != nil {
-			t.Errorf("%s exists; nothing is to be used instead", name)
-		}
-		for i, part := range strings.Split(text, "pinfold ") {
-			word, _, _ := strings.Cut(strings.Trim(part, "'"), " ")
-			if i > 0 && root.Command(strings.Trim(word, "'")) == nil {
-				t.Errorf("instead of %s: there is no command %q", name, word)
-			}
-		}
-	}
-}
-
 // wellExplained: each flag of a command has a sentence of its own, its value a name,
 // and a value that needs more words gets them.
 func wellExplained(t *testing.T, c *cli.Command) {

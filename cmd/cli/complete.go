@@ -190,6 +190,10 @@ func (r *run) candidates(ctx context.Context, root *cli.Command, t *typed, value
 			others, _ := r.declared()
 			return kindCandidates(append(r.recorded(ctx), others...))
 		}
+	case t.under == "volume", t.under == "image":
+		if name == "show" && first {
+			return r.namedCandidates(ctx, t.under, value)
+		}
 	case name == "list" || name == "wait" || name == "touch", first && slices.Contains([]string{"describe", "events", "history", "logs", "attach", "start", "stop", "pause", "resume", "release", "renew", "exec"}, name):
 		return addressCandidates(value, r.recorded(ctx))
 	case name == "cp" && len(t.args) < 2:

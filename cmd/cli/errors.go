@@ -85,6 +85,9 @@ func usageError(cmd *cli.Command, err error) error {
 		if hint := beforeCommand(cmd, name); hint != "" {
 			return usage(cmd, "%s has no flag -%s; it stands before the command: %s", cmd.Name, name, hint)
 		}
+		if instead, known := insteadOfFlag[behindProgram(cmd, "-"+name)]; known {
+			return failure(fmt.Sprintf("%s has no flag -%s", cmd.Name, name), "%s", instead)
+		}
 		var names []string
 		for _, f := range flagsOf(cmd) {
 			names = append(names, f.Names()...)
@@ -116,33 +119,13 @@ func beforeCommand(cmd *cli.Command, name string) string {
 	return ""
 }
 
-// insteadOf says what does the work of commands that people know from Terraform or
-// docker and that are not here.
-var insteadOf = map[string]string{
-	"refresh":   "'pinfold apply -refresh-only' records what is seen on the host.",
-	"taint":     "'pinfold apply -replace ADDRESS' makes a new instance of a sandbox.",
-	"workspace": "Give each configuration a state of its own with -state-dir and -run-dir.",
-	"top":       "'pinfold list' shows each sandbox with its pid, which other tools take.",
-	"ls":        "'pinfold list' lists the sandboxes.",
-	"inspect":   "'pinfold describe SANDBOX' tells everything about one; with -json for programs.",
-	"copy":      "'pinfold cp SRC DST' copies files in and out.",
-	"kill":      "'pinfold stop SANDBOX' ends its process; 'pinfold exec SANDBOX kill ...' sends a signal inside.",
-	"backup":    "'pinfold state backup' copies what is recorded.",
-	"restore":   "'pinfold state restore FILE' puts a backup in the place of the state.",
-	"verify":    "'pinfold state verify' checks what is recorded.",
-	"rebuild":   "'pinfold state rebuild' makes a lost state anew.",
-	"prune":     "'pinfold gc' removes what was left half-made.",
-	"rm":        "Remove its block and apply, or 'pinfold destroy -target ADDRESS'.",
-	"run":       "Declare it in a *.hcl file and apply; 'pinfold exec' runs a further command in one.",
-}
-
 // unknownCommand is about a name that is no command of the program, or none behind
 // one of its commands.
 func unknownCommand(of *cli.Command, name string) error {
 	if strings.HasPrefix(name, "-") {
 		return usage(of, "unknown flag %s", name)
 	}
-	if instead, known := insteadOf[name]; known && of.Root() == of {
+	if instead, known := insteadOf[behindProgram(of, name)]; known {
 		return failure(fmt.Sprintf("%s has no command %q", of.FullName(), name), "%s", instead)
 	}
 	var names []string

@@ -24,6 +24,7 @@ var schemas = map[string][]string{
 	"state list": {"state-list"}, "state show": {"state-show"}, "state pull": {"state-pull"}, "state push": {"state-push"},
 	"state mv": {"state-mv"}, "state rm": {"state-rm"},
 	"state verify": {"state-verify"}, "state backup": {"state-backup"}, "state restore": {"state-restore"}, "state rebuild": {"state-rebuild"},
+	"volume list": {"volume-list"}, "volume show": {"volume-show"}, "image list": {"image-list"}, "image show": {"image-show"},
 	"gc": {"gc"}, "force-unlock": {"force-unlock"}, "version": {"version"},
 }
 

@@ -17,7 +17,7 @@ import (
 )
 
 func (r *run) stateCommand() *cli.Command {
-	return &cli.Command{
+	return r.group(&cli.Command{
 		Name: "state", Usage: "look at, check, change, back up and restore what is recorded", UsageText: "pinfold state COMMAND [flags] [arguments]", Category: "data",
 		Description: "Looks after the state file, in which pinfold records what it made. It is backed up each day by itself; docs/state.md tells what to do when it is damaged or lost.",
 		Metadata:    example("sudo pinfold state verify", "pinfold state restore -help"),
@@ -26,14 +26,7 @@ func (r *run) stateCommand() *cli.Command {
 			r.stateVerifyCommand(), r.stateBackupCommand(), r.stateRestoreCommand(), r.stateRebuildCommand(),
 			r.stateMvCommand(), r.stateRmCommand(),
 		},
-		Action: func(_ context.Context, cmd *cli.Command) error {
-			if cmd.Args().Present() {
-				return unknownCommand(cmd, cmd.Args().First())
-			}
-			r.printHelp(cmd)
-			return nil
-		},
-	}
+	})
 }
 
 func (r *run) stateVerifyCommand() *cli.Command {

@@ -195,17 +195,23 @@ func (s *Screen) Describe(d *reconcile.Description, agent bool, now time.Time) {
 		s.Linef("  %s\n", line)
 	}
 
-	if len(d.Events) > 0 {
-		s.Linef("\n%s\n", s.paint(bold, "Events"))
-		rows = nil
-		for _, e := range d.Events {
-			rows = append(rows, []string{e.At.UTC().Format(time.RFC3339), e.Type, e.Reason, e.By, e.Message})
-		}
-		s.table(2, []column{{"AT", 0}, {"TYPE", 0}, {"REASON", 1}, {"BY", 3}, {"MESSAGE", 2}}, rows)
-	}
+	s.eventTable(d.Events)
 	if notes := standing([]reconcile.SandboxView{*x}, agent, now); len(notes) > 0 {
 		s.Linef("\n%s %s\n", s.paint(bold, "Note:"), oneLine(notes[len(notes)-1])) // the reason stands above
 	}
+}
+
+// eventTable writes what happened to one thing.
+func (s *Screen) eventTable(events []reconcile.Event) {
+	if len(events) == 0 {
+		return
+	}
+	s.Linef("\n%s\n", s.paint(bold, "Events"))
+	var rows [][]string
+	for _, e := range events {
+		rows = append(rows, []string{e.At.UTC().Format(time.RFC3339), e.Type, e.Reason, e.By, e.Message})
+	}
+	s.table(2, []column{{"AT", 0}, {"TYPE", 0}, {"REASON", 1}, {"BY", 3}, {"MESSAGE", 2}}, rows)
 }
 
 // nextOf tells what is due, when and why. The cause of an expiry is worded for the

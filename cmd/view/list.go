@@ -39,9 +39,11 @@ func (s *Screen) List(r *reconcile.ListResult, agent bool, now time.Time) {
 }
 
 // byAddress orders by address, the instances of a count by number.
-func byAddress(a, b reconcile.SandboxView) int {
-	aName, aKey, _ := strings.Cut(a.Address, "[")
-	bName, bKey, _ := strings.Cut(b.Address, "[")
+func byAddress(a, b reconcile.SandboxView) int { return addresses(a.Address, b.Address) }
+
+func addresses(a, b string) int {
+	aName, aKey, _ := strings.Cut(a, "[")
+	bName, bKey, _ := strings.Cut(b, "[")
 	aNumber, aErr := strconv.Atoi(strings.TrimSuffix(aKey, "]"))
 	bNumber, bErr := strconv.Atoi(strings.TrimSuffix(bKey, "]"))
 	if aErr != nil || bErr != nil {

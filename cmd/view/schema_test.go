@@ -49,6 +49,10 @@ var documents = map[string]struct {
 	"state-backup":  {reconcile.BackupResult{}, "pinfold state backup -json"},
 	"state-restore": {reconcile.RestoreResult{}, "pinfold state restore -json"},
 	"state-rebuild": {reconcile.RebuildResult{}, "pinfold state rebuild -json"},
+	"volume-list":   {reconcile.VolumesResult{}, "pinfold volume list -json"},
+	"volume-show":   {volumeDocument{}, "pinfold volume show -json"},
+	"image-list":    {reconcile.ImagesResult{}, "pinfold image list -json"},
+	"image-show":    {imageDocument{}, "pinfold image show -json"},
 	"force-unlock":  {reconcile.UnlockResult{}, "pinfold force-unlock -json"},
 	"version":       {versionDocument{}, "pinfold version -json"},
 }
