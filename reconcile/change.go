@@ -346,6 +346,9 @@ func (r *run) repair(ctx context.Context, rec *plan.Sandbox, c plan.Change) erro
 		return r.stepFailed(rec, in, fmt.Errorf("cannot repair %s (%s missing): %w", rec.Address, strings.Join(c.Missing, ", "), err), nil)
 	}
 	worked(rec)
+	if phase := rec.Instance.Phase; phase == plan.Running || phase == plan.Paused {
+		rec.Conditions = plan.Conditions(rec, aliveSeen(rec, phase == plan.Paused), true, r.now())
+	}
 	w := &write{}
 	return r.end(in, w.sandbox(rec).event(r.eventOf(rec, "repair", strings.Join(c.Missing, ", ")+" missing", "")))
 }

@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"pinfold/reconcile/plan"
 	"pinfold/runtime/sim"
@@ -371,7 +375,7 @@ func TestReplacementThatComesFirstHasANewLease(t *testing.T) {
 }
 
 // A dry run touches neither host nor state, whatever is to be done and with
-// whichever flag.
+// whichever flag, also where the plan is to be saved.
 func TestDryRunsTouchNothing(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		l := newLab(t, map[string]string{"main.hcl": firsts("")})
@@ -379,7 +383,22 @@ func TestDryRunsTouchNothing(t *testing.T) {
 		m := &mortal{}
 		p := l.process("apply", m)
 		e := p.Engine
+		// One that was given up, for an import to take back.
+		given := "\nsandbox \"given\" {\n image = image.base\n command = [\"sleep\", \"inf\"]\n}\n"
+		l.main(firsts("") + given)
 		l.apply(e, plan.Options{})
+		givenID := l.id(e, "sandbox.given")
+		ctx := context.Background()
+		if _, err := e.StateRemove(ctx, StateRemoveRequest{Addresses: []string{"sandbox.given"}}); err != nil {
+			t.Fatal(err)
+		}
+		imported := given + fmt.Sprintf("import {\n to = sandbox.given\n id = %q\n}\n", givenID)
+		l.main(firsts(""))
+		l.apply(e, plan.Options{})
+		// The first plan that is saved makes the key that it is sealed with.
+		if _, err := e.Plan(ctx, PlanRequest{Source: l.source(), Save: true}); err != nil {
+			t.Fatal(err)
+		}
 		l.world.Fail(sim.OpRemove, l.id(e, "sandbox.a"), errors.New("busy"), sim.Before, 1)
 		l.applyFails(e, plan.Options{Replace: []string{"sandbox.a"}})
 		edits := map[string]func(string) string{
@@ -400,7 +419,14 @@ func TestDryRunsTouchNothing(t *testing.T) {
 				return strings.Replace(s, "port \"http\"", "operating_mode = \"suspended\"\n port \"http\"", 1)
 			},
 			"removed": func(s string) string { return s[:strings.Index(s, "sandbox \"b\"")] },
-			"added":   func(s string) string { return s + "\nvolume \"v\" {}\nnetwork \"more\" {}\n" },
+			"moved": func(s string) string {
+				return strings.Replace(s, `sandbox "b"`, `sandbox "c"`, 1) + "\nmoved {\n from = sandbox.b\n to = sandbox.c\n}\n"
+			},
+			"given up": func(s string) string {
+				return s[:strings.Index(s, "sandbox \"b\"")] + "\nremoved {\n from = sandbox.b\n lifecycle { destroy = false }\n}\n"
+			},
+			"imported": func(s string) string { return s + imported },
+			"added":    func(s string) string { return s + "\nvolume \"v\" {}\nnetwork \"more\" {}\n" },
 			"expiry": func(s string) string {
 				return strings.Replace(s, "port \"http\"", "lifetime { ttl = \"1s\" }\n port \"http\"", 1)
 			},
@@ -414,21 +440,28 @@ func TestDryRunsTouchNothing(t *testing.T) {
 		options := []plan.Options{{}, {Destroy: true}, {NoRefresh: true}, {RefreshOnly: true}, {ReleaseHolds: true}, {NoStart: true},
 			{Replace: []string{"sandbox.a", "sandbox.b"}}, {Targets: []string{"sandbox.a"}}, {Excludes: []string{"sandbox.b"}},
 			{Destroy: true, Targets: []string{"sandbox.a"}}}
-		ctx, plans, kinds := context.Background(), 0, map[plan.Action]bool{}
+		plans, kinds := 0, map[plan.Action]bool{}
 		for _, damage := range slices.Sorted(maps.Keys(damages)) {
 			l.act(e, "pause", "sandbox.b")
 			l.act(e, "resume", "sandbox.b")
 			damages[damage]()
 			sleep(time.Minute)
 			l.world.ReadOnly(t)
-			commits := m.commits()
+			commits, files := m.commits(), stateFiles(t, l.state)
 			for name, edit := range edits {
 				text := edit(firsts(""))
 				l.main(text)
-				for _, o := range options {
-					res, err := e.Plan(ctx, PlanRequest{Source: l.source(), Options: o})
+				for i, o := range options {
+					save := i%2 == 0
+					res, err := e.Plan(ctx, PlanRequest{Source: l.source(), Options: o, Save: save})
+					if named := slices.Concat(o.Replace, o.Targets, o.Excludes); err != nil && slices.Contains(named, "sandbox.b") && !strings.Contains(text, `sandbox "b"`) {
+						continue // there is no such thing to name
+					}
 					if err != nil {
 						t.Fatalf("%s, %s, %+v: %v", damage, name, o, err)
+					}
+					if (res.Sealed != "") != save {
+						t.Fatalf("%s, %s, %+v: save %t gave a plan of %d bytes", damage, name, o, save, len(res.Sealed))
 					}
 					plans++
 					for _, c := range res.Plan.Changes {
@@ -438,8 +471,20 @@ func TestDryRunsTouchNothing(t *testing.T) {
 			}
 			l.gc(e, GCRequest{DryRun: true})
 			l.view(e, "sandbox.a")
+			for _, r := range []StateMoveRequest{{From: "sandbox.b", To: "sandbox.c"}, {From: "network.n", To: "network.m"}} {
+				r.DryRun = true
+				if res, err := e.StateMove(ctx, r); err != nil || len(res.Moved) != 1 || !res.DryRun {
+					t.Errorf("%s: %+v: %+v, %v", damage, r, res, err)
+				}
+			}
+			if res, err := e.StateRemove(ctx, StateRemoveRequest{Addresses: []string{"sandbox.b"}, DryRun: true}); err != nil || len(res.Removed) != 1 || !res.DryRun {
+				t.Errorf("%s: state rm: %+v, %v", damage, res, err)
+			}
 			if n := m.commits() - commits; n > 0 {
 				t.Errorf("%s: %d transactions", damage, n)
+			}
+			if diff := cmp.Diff(files, stateFiles(t, l.state)); diff != "" {
+				t.Errorf("%s: files of the state dir (-before +after):\n%s", damage, diff)
 			}
 			l.world.ReadWrite()
 			l.main(firsts(""))
@@ -450,13 +495,35 @@ func TestDryRunsTouchNothing(t *testing.T) {
 			}
 		}
 		t.Logf("%d plans, with %v", plans, slices.Sorted(maps.Keys(kinds)))
-		for _, a := range []plan.Action{plan.ActCreate, plan.ActUpdate, plan.ActRestart, plan.ActReplace, plan.ActDelete, plan.ActStart, plan.ActSuspend, plan.ActRecreate, plan.ActRepair, plan.ActExpire} {
+		for _, a := range []plan.Action{plan.ActCreate, plan.ActUpdate, plan.ActRestart, plan.ActReplace, plan.ActDelete, plan.ActStart, plan.ActSuspend, plan.ActRecreate, plan.ActRepair, plan.ActMove, plan.ActForget, plan.ActImport, plan.ActExpire} {
 			if !kinds[a] {
 				t.Errorf("no plan has the action %s", a)
 			}
 		}
+		l.main(firsts("") + imported)
+		l.apply(e, plan.Options{})
 		l.end(e)
 	})
+}
+
+// stateFiles are the files of a state dir, each with when it was written.
+func stateFiles(t *testing.T, dir string) map[string]time.Time {
+	t.Helper()
+	all := map[string]time.Time{}
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil {
+			all[path] = info.ModTime()
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
 }
 
 // A sandbox that gets another address, or is given up, takes care of what is deposed.

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -128,6 +129,57 @@ func TestSocketSaysWhatTheEngineSays(t *testing.T) {
 	oa, ea := e.Outputs(ctx)
 	ob, eb := c.Outputs(ctx)
 	same("outputs", oa, ob, ea, eb)
+	// Nor does a pass of the agent between the two, which is why they are asked again.
+	alike := func(what string, ask func(Service) (any, error)) {
+		t.Helper()
+		for range 5 {
+			a, ea := ask(e)
+			b, eb := ask(c)
+			ja, _ := json.Marshal(a)
+			if jb, _ := json.Marshal(b); ea == nil && eb == nil && bytes.Equal(ja, jb) {
+				return
+			}
+		}
+		a, ea := ask(e)
+		b, eb := ask(c)
+		same(what, a, b, ea, eb)
+	}
+	alike("plan", func(s Service) (any, error) {
+		p, err := s.Plan(ctx, PlanRequest{Source: l.source(), Options: plan.Options{Replace: []string{"sandbox.a"}}})
+		if err == nil && p.Plan.Summary.Replace != 1 {
+			err = fmt.Errorf("the plan replaces nothing: %+v", p.Plan.Summary)
+		}
+		return p, err
+	})
+	alike("records", func(s Service) (any, error) {
+		r, err := s.Records(ctx)
+		if err == nil && len(r.Records.Sandboxes) != 2 {
+			err = fmt.Errorf("records of %d sandboxes", len(r.Records.Sandboxes))
+		}
+		return r, err
+	})
+	alike("pull", func(s Service) (any, error) { return s.Pull(ctx) })
+	for _, r := range []EventsRequest{{}, {Address: "sandbox.a"}, {Last: 2}, {Types: []string{"create"}}} {
+		alike(fmt.Sprintf("events %+v", r), func(s Service) (any, error) {
+			v, err := s.Events(ctx, r)
+			if err == nil && len(v.Events) == 0 {
+				err = errors.New("there are none")
+			}
+			return v, err
+		})
+	}
+	for _, r := range []DriftRequest{{}, {Ignore: []string{"sandbox.a"}}} {
+		alike(fmt.Sprintf("drift %+v", r), func(s Service) (any, error) {
+			if now, err := e.Drift(ctx, DriftRequest{}); err == nil && !now.Drifted() { // not yet, or mended
+				l.world.Break(l.id(e, "sandbox.a"), "link")
+			}
+			d, err := s.Drift(ctx, r)
+			if err == nil && d.Drifted() != (len(r.Ignore) == 0) {
+				err = fmt.Errorf("it tells %+v", d.Drift)
+			}
+			return d, err
+		})
+	}
 	sa, ea := e.Status(ctx)
 	sb, eb := c.Status(ctx)
 	same("status", sa, sb, ea, eb)

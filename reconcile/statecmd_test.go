@@ -463,6 +463,10 @@ func TestRefreshOnlyIsDoneOnce(t *testing.T) {
 		}
 		l.apply(e, plan.Options{})
 		l.nothingToDo(e)
+		// What was repaired is recorded as it is now.
+		if p := refresh(); len(p.Refresh) > 0 || len(p.Drift) > 0 {
+			t.Errorf("mended: %q, %v", p.Refresh, p.Drift)
+		}
 		l.end(e)
 	})
 }

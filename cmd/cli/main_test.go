@@ -19,6 +19,6 @@ func TestMain(m *testing.M) {
 		os.Exit(New().Run(os.Args))
 	}
 	testscript.Main(m, map[string]func(){
-		"pinfold": func() { os.Exit(New().Run(os.Args)) },
+		"pinfold": func() { os.Exit(asProgram()) },
 	})
 }

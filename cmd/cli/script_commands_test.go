@@ -280,7 +280,7 @@ func begin(ts *testscript.TestScript, neg bool, args []string) {
 	b.out, b.err = filepath.Join(dir, "stdout"), filepath.Join(dir, "stderr")
 	b.cmd = exec.Command(program, args[2:]...)
 	b.cmd.Dir = ts.MkAbs(".")
-	for _, name := range []string{"PATH", "HOME", "TMPDIR", "PINFOLD_HOST_CONFIG", "PINFOLD_STATE_DIR", "PINFOLD_RUN_DIR"} {
+	for _, name := range []string{"PATH", "HOME", "TMPDIR", "PINFOLD_HOST_CONFIG", "PINFOLD_STATE_DIR", "PINFOLD_RUN_DIR", jsonRuns, schemasAt} {
 		b.cmd.Env = append(b.cmd.Env, name+"="+ts.Getenv(name))
 	}
 	out, err := os.Create(b.out)
