@@ -62,13 +62,15 @@ func box(d Diagnostic, color bool, width int) string {
 		for _, s := range strings.Split(wrap(where+":", width-2), "\n") {
 			line(s)
 		}
-		for _, s := range quoted(d.Range, d.Snippet, func(s string) string { return paint(tone, s) }) {
+		for _, s := range quoted(d.Range, d.Snippet, width-2, func(s string) string { return paint(tone, s) }) {
 			line(s)
 		}
 	}
 	if tellsMore(d) {
 		line("")
-		line("  for " + printable(d.Address))
+		for _, s := range strings.Split(wrap("  for "+printable(d.Address), width-2), "\n") {
+			line(s)
+		}
 	}
 	if d.Detail != "" {
 		line("")
@@ -87,8 +89,9 @@ func tellsMore(d Diagnostic) bool {
 	return inModule || strings.Contains(d.Address, "[")
 }
 
-// quoted is the source with line numbers and the range underlined.
-func quoted(r *Range, snippet string, paint func(string) string) []string {
+// quoted is the source with line numbers and the range underlined; lines are folded
+// at width columns (0 or less: they are not).
+func quoted(r *Range, snippet string, width int, paint func(string) string) []string {
 	if snippet == "" {
 		return nil
 	}
@@ -98,7 +101,7 @@ func quoted(r *Range, snippet string, paint func(string) string) []string {
 	for i, source := range lines {
 		number := r.Start.Line + i
 		source = strings.ReplaceAll(printable(source), "\t", "    ")
-		out = append(out, fmt.Sprintf("  %*d: %s", digits, number, source))
+		label := fmt.Sprintf("  %*d: ", digits, number)
 		length := utf8.RuneCountInString(lines[i])
 		from, to := 0, length
 		if number == r.Start.Line {
@@ -111,6 +114,7 @@ func quoted(r *Range, snippet string, paint func(string) string) []string {
 		}
 		if to <= from {
 			if number != r.Start.Line {
+				out = append(out, folded(label, source, "", width, paint)...)
 				continue
 			}
 			to = from + 1 // an empty range, such as the end of the file
@@ -119,7 +123,36 @@ func quoted(r *Range, snippet string, paint func(string) string) []string {
 		pad := strings.Repeat(" ", from+3*strings.Count(before, "\t"))
 		marked := string([]rune(lines[i])[from:min(to, length)])
 		carets := strings.Repeat("^", to-from+3*strings.Count(marked, "\t"))
-		out = append(out, strings.Repeat(" ", digits+4)+pad+paint(carets))
+		out = append(out, folded(label, source, pad+carets, width, paint)...)
+	}
+	return out
+}
+
+// folded is a source line with its carets, broken into pieces that fit, each with its
+// part of the carets below.
+func folded(label, source, carets string, width int, paint func(string) string) (out []string) {
+	text, marks := []rune(source), []rune(carets)
+	margin := strings.Repeat(" ", len(label))
+	for first := true; first || len(text) > 0 || len(marks) > 0; first = false {
+		n := max(len(text), len(marks))
+		if room := max(width-len(label), 10); width > 0 && n > room {
+			n = room
+			// Between words, where one ends in the second half.
+			if at := strings.LastIndex(string(text[:min(n, len(text))]), " "); at >= 0 {
+				if at = utf8.RuneCountInString(string(text[:min(n, len(text))])[:at]) + 1; at > room/2 {
+					n = at
+				}
+			}
+		}
+		piece, below := text[:min(n, len(text))], string(marks[:min(n, len(marks))])
+		text, marks = text[len(piece):], marks[len([]rune(below)):]
+		if first || len(piece) > 0 {
+			out = append(out, strings.TrimRight(label+string(piece), " "))
+		}
+		if under := strings.TrimLeft(below, " "); under != "" {
+			out = append(out, margin+strings.Repeat(" ", len(below)-len(under))+paint(under))
+		}
+		label = margin
 	}
 	return out
 }

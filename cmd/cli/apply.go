@@ -222,7 +222,7 @@ func (r *run) applied(result *reconcile.ApplyResult, warned config.Diagnostics, 
 			return err
 		}
 	case result.Declined:
-		r.out.Printf("\nCancelled: nothing was changed.\n")
+		r.out.Linef("\nCancelled: nothing was changed.\n")
 	default:
 		r.out.Applied(result, destroy)
 		r.complain(view.Merge(result.Warnings, wrong))
@@ -300,7 +300,7 @@ func (v *applyView) confirm(result *reconcile.PlanResult) (bool, error) {
 // begin starts the progress lines.
 func (v *applyView) begin() {
 	r := v.r
-	r.interrupts.say("Interrupted: what has begun is finished, the rest is left. Press Ctrl-C again to stop at once.")
+	r.interrupts.say(r.err.Fold("Interrupted: what has begun is finished, the rest is left. Press Ctrl-C again to stop at once."))
 	if v.shown && v.steps > 0 {
 		r.out.Printf("\n")
 	}
@@ -355,7 +355,7 @@ func (v *applyView) close() {
 
 // ask reads an answer from the terminal; Ctrl-C there is an interruption.
 func (r *run) ask(question, what string) (bool, error) {
-	r.out.Printf("\n%s\n  %s\n  Only 'yes' will be accepted to approve.\n\n  Enter a value: ", question, what)
+	r.out.Linef("\n%s\n  %s\n  Only 'yes' will be accepted to approve.\n\n  Enter a value: ", question, what)
 	type answer struct {
 		text string
 		err  error

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"time"
@@ -46,7 +45,7 @@ func (r *run) options(n need) (reconcile.OpenOptions, error) {
 	return reconcile.OpenOptions{
 		StateDir: r.global.stateDir, RunDir: r.global.runDir, Settings: settings,
 		LockWait: n.lockWait, Verb: n.verb, ReadOnly: !n.changes, Version: config.Version, Log: log,
-		Waiting: func(text string) { fmt.Fprintln(r.err, text) },
+		Waiting: func(text string) { r.err.Linef("%s\n", text) },
 		Warn:    func(text string) { r.complain(config.Diagnostics{{Severity: "warning", Summary: text}}) },
 	}, nil
 }

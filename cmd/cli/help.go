@@ -53,7 +53,7 @@ func (r *run) helpCommand() *cli.Command {
 			if manuals != "" {
 				names, err := writeManuals(manuals, cmd.Root())
 				if err == nil {
-					r.out.Printf("Wrote %d manual pages to %s\n", len(names), view.Printable(manuals))
+					r.out.Linef("Wrote %d manual pages to %s\n", len(names), view.Printable(manuals))
 				}
 				return err
 			}
@@ -78,7 +78,8 @@ func (r *run) printHelp(cmd *cli.Command) {
 		width = 100
 	}
 	say := r.out.Printf
-	say("Usage: %s\n\n", cmd.UsageText)
+	narrow := width < 60 // what two columns would not fit
+	say("Usage: %s\n\n", usageLines(cmd.UsageText, width))
 	say("%s\n", indented(cmd.Description, 2, width))
 	if strings.Contains(cmd.UsageText, "SANDBOX") {
 		say("\n%s\n", indented(sandboxWords, 2, width))
@@ -90,14 +91,14 @@ func (r *run) printHelp(cmd *cli.Command) {
 			say("\n%s:\n", g.title)
 			for _, c := range cmd.Commands {
 				if c.Category == g.name && !c.Hidden {
-					say("  %-12s %s\n", strings.Join(c.Names(), ", "), c.Usage)
+					r.explain(strings.Join(c.Names(), ", "), c.Usage, 12, narrow, width)
 				}
 			}
 		}
 	case len(cmd.Commands) > 0:
 		say("\nCommands:\n")
 		for _, c := range cmd.Commands {
-			say("  %-12s %s\n", c.Name, c.Usage)
+			r.explain(c.Name, c.Usage, 12, narrow, width)
 		}
 	}
 	own := cmd.VisibleFlags()
@@ -109,11 +110,7 @@ func (r *run) printHelp(cmd *cli.Command) {
 		say("\n%s (one dash or two):\n", title)
 		for _, f := range own {
 			name, text := flagHelp(f)
-			if len(name) > 24 {
-				say("  %s\n%s\n", name, indented(text, 28, width))
-				continue
-			}
-			say("  %-25s %s\n", name, strings.TrimLeft(indented(text, 28, width), " "))
+			r.explain(name, text, 25, narrow, width)
 		}
 	}
 	for _, text := range meanings(cmd) {
@@ -125,9 +122,79 @@ func (r *run) printHelp(cmd *cli.Command) {
 	if lines, ok := cmd.Metadata[exampleKey].([]string); ok {
 		say("\nExample:\n")
 		for _, line := range lines {
-			say("  $ %s\n", line)
+			say("  $ %s\n", continued(line, width-4, "      "))
 		}
 	}
+}
+
+// explain writes a name and what it means beside it, or where there is no room below it.
+func (r *run) explain(name, text string, wide int, narrow bool, width int) {
+	by := wide + 3
+	if narrow {
+		by = 6
+	}
+	text = indented(text, by, width)
+	if narrow || len(name) > wide {
+		r.out.Printf("%s\n%s\n", indented(name, 2, width), text)
+		return
+	}
+	r.out.Printf("  %-*s %s\n", wide, name, strings.TrimLeft(text, " "))
+}
+
+// usageLines are the lines of a command's usage, after "Usage: "; what goes on in
+// another is indented below.
+func usageLines(text string, width int) string {
+	var out []string
+	for i, line := range strings.Split(text, "\n") {
+		line = strings.TrimSpace(line)
+		wrapped := strings.Split(wordwrap.WrapString(line, uint(width-len("Usage: "))), "\n")
+		for j, part := range wrapped {
+			switch {
+			case j > 0:
+				out = append(out, strings.TrimRight("           "+part, " "))
+			case i > 0:
+				out = append(out, "       "+part)
+			default:
+				out = append(out, part)
+			}
+		}
+	}
+	return strings.Join(out, "\n")
+}
+
+// continued is a command line broken where it does not fit, as a shell takes it; what
+// stands in quotes stays in one line.
+func continued(line string, width int, margin string) string {
+	var words []string
+	var quote rune
+	start := 0
+	for i, c := range line {
+		switch {
+		case c == quote:
+			quote = 0
+		case quote == 0 && (c == '\'' || c == '"'):
+			quote = c
+		case quote == 0 && c == ' ':
+			words = append(words, line[start:i])
+			start = i + 1
+		}
+	}
+	words = append(words, line[start:])
+	var out strings.Builder
+	length := 0
+	for i, word := range words {
+		// " \" behind it must fit, too.
+		if n := len(word); i > 0 && length+1+n+2 > width {
+			out.WriteString(" \\\n" + margin)
+			length = len(margin)
+		} else if i > 0 {
+			out.WriteString(" ")
+			length++
+		}
+		out.WriteString(word)
+		length += len(word)
+	}
+	return out.String()
 }
 
 // sandboxWords explains SANDBOX.
@@ -200,6 +267,6 @@ func flagsOf(cmd *cli.Command) []cli.Flag {
 
 func indented(text string, by, width int) string {
 	margin := strings.Repeat(" ", by)
-	wrapped := wordwrap.WrapString(text, uint(max(30, width-by)))
+	wrapped := wordwrap.WrapString(text, uint(max(10, width-by)))
 	return margin + strings.ReplaceAll(strings.ReplaceAll(wrapped, "\n", "\n"+margin), margin+"\n", "\n")
 }

@@ -35,7 +35,7 @@ func (r *run) init() error {
 		return fmt.Errorf("cannot look for *.hcl files here: %w", err)
 	}
 	if len(existing) > 0 {
-		r.out.Printf("There is a configuration here already (%s); nothing was changed.\n", view.Printable(strings.Join(existing, ", ")))
+		r.out.Linef("There is a configuration here already (%s); nothing was changed.\n", view.Printable(strings.Join(existing, ", ")))
 		return nil
 	}
 	starter := config.Starter()
@@ -43,9 +43,9 @@ func (r *run) init() error {
 		if err := writeNew(name, starter[name]); err != nil {
 			return fmt.Errorf("cannot write the starter configuration: %w", err)
 		}
-		r.out.Printf("Wrote %s\n", name)
+		r.out.Linef("Wrote %s\n", name)
 	}
-	r.out.Printf("\nNext: pinfold validate, then pinfold plan and pinfold apply.\n")
+	r.out.Linef("\nNext: pinfold validate, then pinfold plan and pinfold apply.\n")
 	return nil
 }
 

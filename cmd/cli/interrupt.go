@@ -82,7 +82,7 @@ func (i *interrupts) takeOver(f func(os.Signal), also ...os.Signal) {
 	signal.Notify(i.ch, also...)
 }
 
-// say sets what the first interruption is answered with.
+// say sets what the first interruption is answered with, in lines that fit.
 func (i *interrupts) say(words string) {
 	i.mu.Lock()
 	i.words = words

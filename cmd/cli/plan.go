@@ -149,7 +149,7 @@ func (r *run) plan(ctx context.Context, p *planning, out string, detailed bool) 
 			return err
 		}
 		if !r.json {
-			r.out.Printf("\nSaved the plan. To do exactly this, run: pinfold apply %s\n", shellWord(out))
+			r.out.Linef("\nSaved the plan. To do exactly this, run: pinfold apply %s\n", shellWord(out))
 		}
 	}
 	if detailed && view.Changes(result.Plan) {

@@ -219,7 +219,7 @@ func (r *run) approved(question, what string) error {
 		return err
 	}
 	if !yes {
-		r.out.Printf("\nCancelled: nothing was changed.\n")
+		r.out.Linef("\nCancelled: nothing was changed.\n")
 		return exitWith(exitError)
 	}
 	r.out.Printf("\n")

@@ -29,6 +29,8 @@ type terminal struct {
 	mu  sync.Mutex
 	out bytes.Buffer
 	at  int // what expect has matched
+
+	over chan struct{} // closed when all was read
 }
 
 // onTerminal starts pinfold (this test binary) on a new terminal.
@@ -38,7 +40,7 @@ func onTerminal(t *testing.T, dir string, env []string, size pty.Winsize, args .
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := &terminal{t: t, cmd: exec.Command(program)}
+	x := &terminal{t: t, cmd: exec.Command(program), over: make(chan struct{})}
 	if x.master, x.slave, err = pty.Open(); err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +49,7 @@ func onTerminal(t *testing.T, dir string, env []string, size pty.Winsize, args .
 	}
 	x.cmd.Args = append([]string{"pinfold"}, args...)
 	x.cmd.Dir = dir
-	x.cmd.Env = append(append(os.Environ(), env...), scriptHelper+"=1", "TERM=xterm")
+	x.cmd.Env = append(append(os.Environ(), scriptHelper+"=1", "TERM=xterm"), env...)
 	x.cmd.Stdin, x.cmd.Stdout, x.cmd.Stderr = x.slave, x.slave, x.slave
 	x.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := x.cmd.Start(); err != nil {
@@ -67,6 +69,7 @@ func onTerminal(t *testing.T, dir string, env []string, size pty.Winsize, args .
 
 // read keeps what is written to the terminal until its last user closes it.
 func (x *terminal) read() {
+	defer close(x.over)
 	block := make([]byte, 4096)
 	for {
 		n, err := x.master.Read(block)
@@ -115,6 +118,19 @@ func (x *terminal) ends() int {
 	defer timer.Stop()
 	_ = x.cmd.Wait() // the caller checks the code
 	return x.cmd.ProcessState.ExitCode()
+}
+
+// whole is all that the command wrote to the terminal until its end.
+func (x *terminal) whole() (text string, code int) {
+	x.t.Helper()
+	code = x.ends()
+	x.slave.Close() // its last user: what is left is read, and then no more comes
+	select {
+	case <-x.over:
+	case <-time.After(bound):
+		x.t.Fatal("something still has the terminal")
+	}
+	return x.screen(), code
 }
 
 func modes(t *testing.T, f *os.File) unix.Termios {

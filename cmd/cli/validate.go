@@ -36,7 +36,7 @@ func (r *run) validateCommand() *cli.Command {
 				return exitWith(exitError)
 			}
 			if !r.json {
-				r.out.Printf("The configuration is valid.\n")
+				r.out.Linef("The configuration is valid.\n")
 			}
 			return nil
 		},

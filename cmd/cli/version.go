@@ -29,6 +29,6 @@ func (r *run) version(json bool) error {
 	if json {
 		return view.VersionJSON(r.out, config.Version, runtime.Version(), runtime.GOOS+"/"+runtime.GOARCH)
 	}
-	r.out.Printf("pinfold %s (%s, %s/%s)\n", config.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	r.out.Linef("pinfold %s (%s, %s/%s)\n", config.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	return nil
 }

@@ -131,7 +131,7 @@ func (r *run) wait(ctx context.Context, want goal, names []string, timeout *conf
 				return view.ListJSON(r.out, &reconcile.ListResult{Sandboxes: seen})
 			}
 			for _, name := range names {
-				r.out.Printf("%s: %s\n", inFull(name), want)
+				r.out.Linef("%s: %s\n", inFull(name), want)
 			}
 			return nil
 		case err == nil:

@@ -112,7 +112,7 @@ func sourceOf(r *config.Resource[config.Sandbox], path string) (config.Position,
 // Effective writes every effective value of a sandbox with the file and line
 // it came from.
 func (s *Screen) Effective(r *config.Resource[config.Sandbox]) {
-	s.Printf("%s\n", s.paint(bold, "# "+printable(r.Address)))
+	s.Linef("%s\n", s.paint(bold, "# "+printable(r.Address)))
 	values := effective(r)
 	width, wide := 0, 0
 	texts := make([]string, len(values))
@@ -134,7 +134,7 @@ func (s *Screen) Effective(r *config.Resource[config.Sandbox]) {
 		if v.Policy != nil {
 			from += " (" + printable(*v.Policy) + ")"
 		}
-		s.Printf("%s = %s  %s\n", pad(printable(v.Path), width), pad(texts[i], wide), s.paint(dim, "# "+from))
+		s.Linef("%s = %s  %s\n", pad(printable(v.Path), width), pad(texts[i], wide), s.paint(dim, "# "+from))
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 // Events writes events as a table, oldest first.
 func (s *Screen) Events(events []reconcile.Event) {
 	if len(events) == 0 {
-		s.Printf("No events.\n")
+		s.Linef("No events.\n")
 		return
 	}
 	rows := make([][]string, 0, len(events))
@@ -36,7 +36,7 @@ func (s *Screen) EventLines(events []reconcile.Event) {
 		if e.By != "" {
 			line += "  " + s.paint(dim, "("+oneLine(e.By)+")")
 		}
-		s.Printf("%s\n", line)
+		s.Linef("%s\n", line)
 	}
 }
 

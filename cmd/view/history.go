@@ -198,19 +198,19 @@ const mostLines = 5
 // History writes what became of sandboxes, each with a table of its runs.
 func (s *Screen) History(all []SandboxHistory, now time.Time) {
 	if len(all) == 0 {
-		s.Printf("No sandboxes so far.\n")
+		s.Linef("No sandboxes so far.\n")
 		return
 	}
 	for i := range all {
 		if i > 0 {
-			s.Printf("\n")
+			s.Linef("\n")
 		}
 		s.history(&all[i], now)
 	}
 }
 
 func (s *Screen) history(h *SandboxHistory, now time.Time) {
-	s.Printf("%s\n", s.paint(bold, printable(h.Address)))
+	s.Linef("%s\n", s.paint(bold, printable(h.Address)))
 	head := section{}
 	head.add("UID", h.UID)
 	head.add("Created", at(h.CreatedAt, now))

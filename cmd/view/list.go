@@ -17,7 +17,7 @@ import (
 // agent tells whether one runs, which would bring them up.
 func (s *Screen) List(r *reconcile.ListResult, agent bool, now time.Time) {
 	if len(r.Sandboxes) == 0 {
-		s.Printf("No sandboxes.\n")
+		s.Linef("No sandboxes.\n")
 		return
 	}
 	cols := []column{

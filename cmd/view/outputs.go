@@ -23,12 +23,12 @@ func (s *Screen) Outputs(outputs []config.Output) {
 		if o.Sensitive && !o.Unknown {
 			text = config.Redacted
 		}
-		s.Printf("%s = %s\n", pad(printable(o.Name), width), text)
+		s.Linef("%s = %s\n", pad(printable(o.Name), width), text)
 	}
 }
 
 // Output writes one output's value as HCL.
-func (s *Screen) Output(o config.Output) { s.Printf("%s\n", outputText(o)) }
+func (s *Screen) Output(o config.Output) { s.Linef("%s\n", outputText(o)) }
 
 func outputText(o config.Output) string {
 	if o.Unknown {

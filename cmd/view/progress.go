@@ -44,7 +44,7 @@ type Progress struct {
 	ended   int
 	running map[string]reconcile.Progress
 	now     func() time.Time
-	drawn   bool
+	drawn   int // columns of the live line, if it is there
 }
 
 // NewProgress shows the steps of a plan with total steps. live needs a terminal.
@@ -65,18 +65,18 @@ func (p *Progress) Step(x reconcile.Progress) {
 	switch x.State {
 	case "started":
 		p.running[x.Address] = x
-		p.s.Printf("%s %s...\n", name, words[0])
+		p.s.Linef("%s %s...\n", name, words[0])
 	case "running":
-		p.s.Printf("%s Still %s... [%s elapsed]\n", name, lower(words[0]), span(x.Elapsed))
+		p.s.Linef("%s Still %s... [%s elapsed]\n", name, lower(words[0]), span(x.Elapsed))
 	case "done":
 		p.end(x)
-		p.s.Printf("%s %s complete after %s%s\n", name, words[1], span(x.Elapsed), bracketed(x.Message))
+		p.s.Linef("%s %s complete after %s%s\n", name, words[1], span(x.Elapsed), bracketed(x.Message))
 	case "failed": // why is told once, at the end
 		p.end(x)
-		p.s.Printf("%s %s\n", name, p.s.paint(red, fmt.Sprintf("%s errored after %s", words[1], span(x.Elapsed))))
+		p.s.Linef("%s %s\n", name, p.s.paint(red, fmt.Sprintf("%s errored after %s", words[1], span(x.Elapsed))))
 	case "skipped":
 		p.end(x)
-		p.s.Printf("%s %s\n", name, p.s.paint(amber, "Skipped: "+printable(skippedFor(x.Message))))
+		p.s.Linef("%s %s\n", name, p.s.paint(amber, "Skipped: "+printable(skippedFor(x.Message))))
 	}
 	p.draw()
 }
@@ -103,9 +103,13 @@ func (p *Progress) Close() {
 }
 
 func (p *Progress) clear() {
-	if p.drawn {
-		p.s.Printf("\r\x1b[K")
-		p.drawn = false
+	if p.drawn > 0 {
+		if p.s.Color {
+			p.s.Printf("\r\x1b[K")
+		} else { // no escape sequences
+			p.s.Printf("\r%s\r", spaces(p.drawn))
+		}
+		p.drawn = 0
 	}
 }
 
@@ -122,7 +126,7 @@ func (p *Progress) draw() {
 		text = cut(text, p.s.Width-1)
 	}
 	p.s.Printf("%s", p.s.paint(dim, text))
-	p.drawn = true
+	p.drawn = columns(text)
 }
 
 func bracketed(message string) string {

@@ -27,13 +27,13 @@ func (s *Screen) Moved(r *reconcile.StateMoveResult) {
 		verb = "Would move"
 	}
 	for _, m := range r.Moved {
-		s.Printf("%s %s to %s%s\n", verb, s.paint(bold, oneLine(m.From)), s.paint(bold, oneLine(m.To)), bracketed(m.ID))
+		s.Linef("%s %s to %s%s\n", verb, s.paint(bold, oneLine(m.From)), s.paint(bold, oneLine(m.To)), bracketed(m.ID))
 	}
 	if r.DryRun {
-		s.Printf("\n%s would be moved. Nothing was changed.\n", plural(len(r.Moved), "record", "records"))
+		s.Linef("\n%s would be moved. Nothing was changed.\n", plural(len(r.Moved), "record", "records"))
 		return
 	}
-	s.Printf("\n%s moved. Nothing on the host was touched.\n", plural(len(r.Moved), "record", "records"))
+	s.Linef("\n%s moved. Nothing on the host was touched.\n", plural(len(r.Moved), "record", "records"))
 }
 
 // Forgotten tells what is on record no more, and how it comes back.
@@ -43,16 +43,16 @@ func (s *Screen) Forgotten(r *reconcile.StateRemoveResult) {
 		verb = "Would forget"
 	}
 	for _, x := range r.Removed {
-		s.Printf("%s %s%s\n", verb, s.paint(bold, oneLine(x.Address)), bracketed(x.ID))
+		s.Linef("%s %s%s\n", verb, s.paint(bold, oneLine(x.Address)), bracketed(x.ID))
 	}
 	if r.DryRun {
-		s.Printf("\n%s would be forgotten, and left on the host as it is. Nothing was changed.\n", plural(len(r.Removed), "record", "records"))
+		s.Linef("\n%s would be forgotten, and left on the host as it is. Nothing was changed.\n", plural(len(r.Removed), "record", "records"))
 		return
 	}
-	s.Printf("\n%s forgotten, and left on the host as it is.\n", plural(len(r.Removed), "record", "records"))
+	s.Linef("\n%s forgotten, and left on the host as it is.\n", plural(len(r.Removed), "record", "records"))
 	for _, x := range r.Removed {
 		if x.ID != "" && x.Kind == "sandbox" {
-			s.Printf("An import block with its id takes a sandbox back.\n")
+			s.Linef("An import block with its id takes a sandbox back.\n")
 			return
 		}
 	}

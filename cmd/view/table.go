@@ -14,19 +14,24 @@ type column struct {
 
 const gap = "  "
 
+// narrowest is the width below which a table keeps what has no room: it stands below
+// its row, with the column's name.
+const narrowest = 60
+
 // table aligns rows under their titles, each cell made printable. On a screen too
 // narrow the first column may shrink to a third of it, and columns that still do
-// not fit go.
+// not fit go; on a very narrow one they go below their row.
 func (s *Screen) table(indent int, cols []column, rows [][]string) {
 	for _, row := range rows {
 		for i := range row {
 			row[i] = oneLine(row[i])
 		}
 	}
+	tight := s.Width > 0 && s.Width < narrowest
 	shown := make([]bool, len(cols))
 	widths := make([]int, len(cols))
 	for i, c := range cols {
-		shown[i] = c.drop == 0 || s.Width == 0
+		shown[i] = s.Width == 0 || c.drop == 0 && (!tight || i == 0)
 		widths[i] = columns(c.title)
 		for _, row := range rows {
 			widths[i] = max(widths[i], columns(row[i]))
@@ -35,18 +40,16 @@ func (s *Screen) table(indent int, cols []column, rows [][]string) {
 	if s.Width > 0 {
 		least := min(widths[0], max(16, s.Width/3))
 		used := indent + least
-		for i := 1; i < len(cols); i++ {
-			if shown[i] {
+		order := make([]int, 0, len(cols))
+		for i := range cols {
+			switch {
+			case !shown[i]:
+				order = append(order, i)
+			case i > 0:
 				used += len(gap) + widths[i]
 			}
 		}
-		order := make([]int, 0, len(cols))
-		for i, c := range cols {
-			if c.drop > 0 {
-				order = append(order, i)
-			}
-		}
-		slices.SortFunc(order, func(a, b int) int { return cols[a].drop - cols[b].drop })
+		slices.SortStableFunc(order, func(a, b int) int { return cols[a].drop - cols[b].drop })
 		for _, i := range order {
 			if used+len(gap)+widths[i] <= s.Width {
 				shown[i] = true
@@ -55,7 +58,7 @@ func (s *Screen) table(indent int, cols []column, rows [][]string) {
 		}
 		widths[0] = min(widths[0], max(least, least+s.Width-used))
 	}
-	write := func(cells []string, c style) {
+	line := func(cells []string, c style) {
 		var out strings.Builder
 		for i, cell := range cells {
 			if shown[i] {
@@ -68,8 +71,21 @@ func (s *Screen) table(indent int, cols []column, rows [][]string) {
 	for i, c := range cols {
 		titles[i] = c.title
 	}
-	write(titles, bold)
+	line(titles, bold)
 	for _, row := range rows {
-		write(row, plain)
+		if tight && columns(row[0]) > widths[0] {
+			s.Linef("%s%s\n", spaces(indent), row[0])
+			row = slices.Concat([]string{""}, row[1:])
+		}
+		line(row, plain)
+		var rest []string
+		for i, cell := range row {
+			if !shown[i] && cell != "" && cell != "-" {
+				rest = append(rest, strings.ToLower(cols[i].title)+" "+cell)
+			}
+		}
+		if tight && len(rest) > 0 {
+			s.Linef("%s%s\n", spaces(indent+2), s.paint(dim, strings.Join(rest, ", ")))
+		}
 	}
 }

@@ -16,10 +16,13 @@ func room(text string) int { return columns(sgr.ReplaceAllString(text, "")) }
 // narrow; what goes on in the next line is indented further. A word that is longer than
 // a line stays whole. Into a pipe or file lines go as they are.
 func (s *Screen) Linef(format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
+	s.Printf("%s", s.Fold(fmt.Sprintf(format, args...)))
+}
+
+// Fold is text with its lines broken as Linef does.
+func (s *Screen) Fold(text string) string {
 	if s.Width == 0 {
-		s.Printf("%s", text)
-		return
+		return text
 	}
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {
@@ -27,7 +30,7 @@ func (s *Screen) Linef(format string, args ...any) {
 			lines[i] = strings.Join(broken(line, s.Width), "\n")
 		}
 	}
-	s.Printf("%s", strings.Join(lines, "\n"))
+	return strings.Join(lines, "\n")
 }
 
 // broken cuts a line between words.
