@@ -52,7 +52,7 @@ func (r *run) volumeListCommand() *cli.Command {
 		Name: "list", Usage: "list volumes and claims with their size and users", UsageText: "pinfold volume list [flags]",
 		Description: "Lists every volume and every sandbox's claim: the disk space it takes, whether a sandbox has it mounted now, who mounts it where by the files as they were applied ('(ro)': read-only), whether prevent_destroy protects it (a claim is protected with its sandbox), its age, its id and where its files lie on the host. Files are counted as they are now, one of several names once; the list takes at most 15 s, and a size with a plus is of what was counted until then.",
 		Flags:       []cli.Flag{lockFlag(&lockWait), r.jsonFlag()},
-		Metadata:    example("sudo pinfold volume list", "sudo pinfold volume list -json | jq '.volumes[] | {address, bytes: .used.bytes}'"),
+		Metadata:    example("sudo pinfold volume list", "sudo pinfold volume list -json | jq '.volumes[].used.bytes'"),
 		Action: func(ctx context.Context, cmd *cli.Command) error {
 			if _, err := arguments(cmd, 0, 0); err != nil {
 				return err
