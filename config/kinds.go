@@ -268,13 +268,7 @@ var asSignal = asParsed(func(s string) (string, error) {
 		return "", fmt.Errorf("%s does not end a process; use SIGTERM, SIGINT, SIGQUIT or SIGKILL", name)
 	}
 	if unix.SignalNum(name) == 0 {
-		var names []string
-		for i := range 32 {
-			if n := unix.SignalName(unix.Signal(i)); n != "" {
-				names = append(names, n)
-			}
-		}
-		return "", fmt.Errorf("%q is not a signal; write a name such as SIGTERM or SIGINT%s", s, didYouMean(name, names))
+		return "", fmt.Errorf("%q is not a signal; write a name such as SIGTERM or SIGINT%s", s, didYouMean(name, SignalNames()))
 	}
 	return name, nil
 })

@@ -120,7 +120,7 @@ func chaos(t *testing.T, seed uint64) {
 					quick("apply", patience, func(ctx context.Context) error { _, err := p.Apply(ctx, r, nil, nil); return err })
 				})
 			case 3, 4, 5:
-				verb := []string{"start", "stop", "pause", "resume", "release"}[rng.IntN(5)]
+				verb := []string{"start", "stop", "pause", "resume", "release", "kill"}[rng.IntN(6)]
 				wg.Go(func() {
 					quick(verb, patience, func(ctx context.Context) error {
 						_, err := p.Act(ctx, ActRequest{Verb: verb, Address: name})

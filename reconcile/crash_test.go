@@ -113,6 +113,7 @@ var scenarios = []scenario{
 	}, after: sandboxA(`shutdown_time = "2001-01-01T01:00:00Z"`), layer: "/log", phases: "a running, b running"},
 	{name: "pause", before: sandboxA(""), verb: act("pause"), layer: "/log"},
 	{name: "stop", before: sandboxA(""), verb: act("stop"), layer: "/log"},
+	{name: "kill", before: sandboxA(""), verb: act("kill"), layer: "/log"},
 	{name: "resume", before: sandboxA(""), break_: func(l *lab, e *Engine) { l.act(e, "pause", "sandbox.a") }, verb: act("resume"), layer: "/log"},
 	{name: "start", before: sandboxA(""), break_: func(l *lab, e *Engine) { l.act(e, "stop", "sandbox.a") }, verb: act("start"), layer: "/log"},
 	{name: "move", before: rename(sandboxA(""), `"a"`, `"x"`, "sandbox.a", "sandbox.x", `"n"`, `"m"`, "network.n", "network.m", `"data"`, `"store"`, "volume.data", "volume.store"),

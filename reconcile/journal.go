@@ -29,6 +29,7 @@ const (
 	opDelete  Op = "delete"  // a whole sandbox, network or volume; the record goes last
 	opNetwork Op = "network" // make or mend a network
 	opVolume  Op = "volume"  // make a volume
+	opKill    Op = "kill"    // a signal to the command; Why is its name
 	opForget  Op = "forget"  // give a sandbox up: mark what is on the host, then drop the record
 )
 
@@ -249,6 +250,11 @@ func (e *actor) recoverOne(ctx context.Context, in *Intent) error {
 			return e.end(in, nil)
 		}
 		return e.finishUpdate(ctx, in, rec)
+	case opKill:
+		// Sent or not: a second one could be one too many.
+		ev := e.eventOf(rec, "kill", in.Why, "cut off in the middle: it may not have been sent")
+		ev.By = in.By
+		return e.end(in, (&write{}).event(ev))
 	case opForget:
 		return recorded(e.finishForget(ctx, in, rec))
 	default:

@@ -174,6 +174,9 @@ func (h mortalHost) Stop(ctx context.Context, id string, o runtime.StopOptions) 
 	err = h.call(func() error { out, err = h.Host.Stop(ctx, id, o); return err })
 	return out, err
 }
+func (h mortalHost) Signal(ctx context.Context, id string, sig int) error {
+	return h.call(func() error { return h.Host.Signal(ctx, id, sig) })
+}
 func (h mortalHost) Update(ctx context.Context, in runtime.Instance) error {
 	return h.call(func() error { return h.Host.Update(ctx, in) })
 }

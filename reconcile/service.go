@@ -25,7 +25,7 @@ type Service interface {
 	List(ctx context.Context, addresses ...string) (*ListResult, error)
 	// Describe tells everything about one sandbox.
 	Describe(ctx context.Context, address string) (*Description, error)
-	// Act runs an operator verb: start, stop, pause, resume, release.
+	// Act runs an operator verb: start, stop, pause, resume, release, kill.
 	Act(ctx context.Context, r ActRequest) (*ActResult, error)
 	// Renew changes the lease.
 	Renew(ctx context.Context, r RenewRequest) (*ActResult, error)
@@ -208,6 +208,7 @@ type ActRequest struct {
 	Reason   string           `json:"reason,omitempty"`
 	By       string           `json:"by,omitempty"`
 	Timeout  *config.Duration `json:"timeout,omitempty"` // resume -timeout: lease.until = now + D
+	Signal   int              `json:"signal,omitempty"`  // kill: what to send; 0: SIGKILL
 	LockWait time.Duration    `json:"lock_wait,omitempty"`
 }
 

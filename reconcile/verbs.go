@@ -19,7 +19,7 @@ import (
 // next pass does not undo it; or takes the hold away when the verb asks for
 // what is declared anyway.
 func (e *Engine) Act(ctx context.Context, r ActRequest) (*ActResult, error) {
-	if !slices.Contains([]string{"start", "stop", "pause", "resume", "release"}, r.Verb) {
+	if !slices.Contains([]string{"start", "stop", "pause", "resume", "release", "kill"}, r.Verb) {
 		return nil, &Error{Kind: Invalid, Message: fmt.Sprintf("there is no verb %q", r.Verb)}
 	}
 	op := e.as(byOperator)
@@ -43,6 +43,8 @@ func (e *Engine) Act(ctx context.Context, r ActRequest) (*ActResult, error) {
 		err = op.opResume(work, rec, r)
 	case "release":
 		res.Note, err = op.opRelease(work, rec)
+	case "kill":
+		res.Note, err = op.opKill(work, rec, r)
 	}
 	if err != nil {
 		e.log.Warn("cannot act", "address", rec.Address, "verb", r.Verb, "error", err)

@@ -84,7 +84,10 @@ type Host interface {
 	// included. A live process is killed first. An unknown ID succeeds.
 	Remove(ctx context.Context, id string) error
 	// Signal sends sig (a number) to the instance's main process. It is the
-	// sandbox's own affair: the outcome's Outside does not have it.
+	// sandbox's own affair: the outcome's Outside does not have it, but for SIGKILL,
+	// which ends the main process alone: Signal and Outside both say 9 then, as after
+	// nothing else. ErrUnsupported for what cannot be sent: SIGSTOP, which is Pause's,
+	// and 64. ErrNotRunning when the command does not run.
 	Signal(ctx context.Context, id string, sig int) error
 
 	// Exec starts a process inside a running instance. ErrPaused on a frozen

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/urfave/cli/v3"
@@ -106,14 +107,16 @@ func (r *run) touchCommand() *cli.Command {
 					return err
 				}
 			}
-			return r.touch(ctx, names, lockWait)
+			return r.actOnAll(ctx, need{verb: "touch", does: "touch sandboxes", changes: true, lockWait: lockWait}, names, func(s reconcile.Service, name string) (*reconcile.ActResult, error) {
+				return s.Touch(ctx, name)
+			})
 		},
 	}
 }
 
-// touch touches all it can, also when one of them is not there.
-func (r *run) touch(ctx context.Context, names []string, lockWait time.Duration) error {
-	service, err := r.open(ctx, need{verb: "touch", does: "touch sandboxes", changes: true, lockWait: lockWait})
+// actOnAll acts on all it can, also when one of them is not there.
+func (r *run) actOnAll(ctx context.Context, n need, names []string, do func(reconcile.Service, string) (*reconcile.ActResult, error)) error {
+	service, err := r.open(ctx, n)
 	if err != nil {
 		return err
 	}
@@ -121,7 +124,7 @@ func (r *run) touch(ctx context.Context, names []string, lockWait time.Duration)
 	var done []reconcile.SandboxView
 	var failed []error
 	for _, name := range names {
-		res, err := service.Touch(ctx, name)
+		res, err := do(service, name)
 		if err != nil {
 			failed = append(failed, suggest(ctx, service, name, err))
 			continue
@@ -138,6 +141,41 @@ func (r *run) touch(ctx context.Context, names []string, lockWait time.Duration)
 		return view.ListJSON(r.out, &reconcile.ListResult{Sandboxes: done})
 	}
 	return nil
+}
+
+func (r *run) killCommand() *cli.Command {
+	request := reconcile.ActRequest{Verb: "kill"}
+	return &cli.Command{
+		Name: "kill", Usage: "send a signal to sandboxes' processes", UsageText: "pinfold kill [-s SIGNAL] [flags] SANDBOX...", Category: "act",
+		Description: "Sends a signal to the process of each running sandbox, SIGKILL if none is named. SIGNAL is a name, with or without SIG (HUP, SIGTERM, RTMIN+1), or a number. What the process does about it is its own affair. Its end counts as an exit: no hold is left, and the restart block decides what follows. To end a process and keep it from being started again use stop.",
+		Flags:       append([]cli.Flag{signalFlag(&request.Signal)}, append(reasonFlag(&request), lockFlag(&request.LockWait), r.jsonFlag())...),
+		Metadata:    example("sudo pinfold kill py", "sudo pinfold kill -s HUP web 'w[\"a\"]'"),
+		Action: func(ctx context.Context, cmd *cli.Command) error {
+			args, err := arguments(cmd, 1, -1)
+			if err != nil {
+				return err
+			}
+			names := make([]string, len(args))
+			for i, text := range args {
+				if number, dashed := strings.CutPrefix(text, "-"); dashed { // -9 is no flag to the parser
+					return signalAsFlag(cmd, number)
+				}
+				if names[i], err = sandboxAddress(text); err != nil {
+					return err
+				}
+			}
+			return r.actOnAll(ctx, need{verb: "kill", does: "send signals to sandboxes", changes: true, lockWait: request.LockWait}, names, func(s reconcile.Service, name string) (*reconcile.ActResult, error) {
+				one := request
+				one.Address = name
+				return s.Act(ctx, one)
+			})
+		},
+	}
+}
+
+// signalAsFlag is about kill -9, as other programs take it.
+func signalAsFlag(cmd *cli.Command, name string) error {
+	return usage(cmd, "kill has no flag -%s; write -s %s", name, name)
 }
 
 func (r *run) renewCommand() *cli.Command {

@@ -554,6 +554,9 @@ func TestVerbs(t *testing.T) {
 		{[]string{"pause", "--reason=lunch", "w[a]"}, reconcile.ActRequest{Verb: "pause", Address: `w["a"]`, Reason: "lunch"}},
 		{[]string{"resume", "-timeout", "1d2h", "py"}, reconcile.ActRequest{Verb: "resume", Address: "py", Timeout: duration(t, "26h")}},
 		{[]string{"release", "sandbox.w[0]"}, reconcile.ActRequest{Verb: "release", Address: "sandbox.w[0]"}},
+		{[]string{"kill", "py"}, reconcile.ActRequest{Verb: "kill", Address: "py", Signal: 9}},
+		{[]string{"kill", "-s", "HUP", "w[a]"}, reconcile.ActRequest{Verb: "kill", Address: `w["a"]`, Signal: 1}},
+		{[]string{"kill", "-signal=15", "-reason", "too loud", "py"}, reconcile.ActRequest{Verb: "kill", Address: "py", Signal: 15, Reason: "too loud"}},
 	} {
 		e := &engine{}
 		c.want.LockWait = 10 * time.Second
@@ -728,6 +731,10 @@ func TestMistakesInTheCommandLine(t *testing.T) {
 		{[]string{"events", "-last", "few"}, "is not a number of events"},
 		{[]string{"events", "a b"}, "is not a sandbox's address"},
 		{[]string{"touch"}, "touch needs an argument"},
+		{[]string{"kill"}, "kill needs an argument"},
+		{[]string{"kill", "-s", "TREM", "py"}, `"TREM" is not a signal`},
+		{[]string{"kill", "-9", "py"}, "kill has no flag -9; write -s 9"},
+		{[]string{"kill", "-HUP", "py"}, "kill has no flag -HUP; write -s HUP"},
 		{[]string{"cp", "a", "b"}, "cp needs a sandbox on one side"},
 		{[]string{"cp", "py:/a", "sky:/b"}, "pinfold cp py:/a - | pinfold cp - sky:/b does"},
 		{[]string{"cp", "py:", "."}, "names no path in the sandbox"},
@@ -839,7 +846,7 @@ func TestWithoutRoot(t *testing.T) {
 	for _, args := range [][]string{
 		{"plan"}, {"apply", "-auto-approve"}, {"destroy", "-auto-approve"}, {"list"}, {"describe", "py"}, {"logs", "py"}, {"wait", "py"}, {"output"},
 		{"start", "py"}, {"stop", "py"}, {"pause", "py"}, {"resume", "py"}, {"release", "py"}, {"renew", "-in", "1h", "py"}, {"exec", "py", "ls"}, {"agent"},
-		{"events"}, {"events", "-f"}, {"history"}, {"touch", "py"}, {"attach", "py"}, {"cp", "py:/a", "x"}, {"cp", "main.hcl", "py:/"},
+		{"events"}, {"events", "-f"}, {"history"}, {"touch", "py"}, {"kill", "py"}, {"attach", "py"}, {"cp", "py:/a", "x"}, {"cp", "main.hcl", "py:/"},
 	} {
 		e := &engine{}
 		r := invokeAs(t, e, 1000, append([]string{"-run-dir", run}, args...)...)
@@ -994,6 +1001,10 @@ func TestComplete(t *testing.T) {
 		{[]string{"events", "-type", "exp"}, []string{"expiring", "expired"}},
 		{[]string{"events", "-type=lost,held,rel"}, []string{"-type=lost,held,release"}},
 		{[]string{"touch", "py", "sk"}, []string{"sky"}},
+		{[]string{"kill", "-s", "HUP", "py", "sk"}, []string{"sky"}},
+		{[]string{"kill", "-s", "SIGS"}, []string{"SIGSEGV", "SIGSTKFLT", "SIGSYS"}},
+		{[]string{"kill", "-signal", "US"}, []string{"USR1", "USR2"}},
+		{[]string{"kill", "-s=SIGT"}, []string{"-s=SIGTRAP", "-s=SIGTERM", "-s=SIGTSTP", "-s=SIGTTIN", "-s=SIGTTOU"}},
 		{[]string{"attach", "-signal-proxy", "p"}, []string{"py"}},
 		{[]string{"help", "val"}, []string{"validate"}},
 		{[]string{"apply", ""}, nil}, // files, which the shell knows

@@ -194,7 +194,7 @@ func (r *run) candidates(ctx context.Context, root *cli.Command, t *typed, value
 		if name == "show" && first {
 			return r.namedCandidates(ctx, t.under, value)
 		}
-	case name == "list" || name == "wait" || name == "touch", first && slices.Contains([]string{"describe", "events", "history", "logs", "attach", "start", "stop", "pause", "resume", "release", "renew", "exec"}, name):
+	case name == "list" || name == "wait" || name == "touch" || name == "kill", first && slices.Contains([]string{"describe", "events", "history", "logs", "attach", "start", "stop", "pause", "resume", "release", "renew", "exec"}, name):
 		return addressCandidates(value, r.recorded(ctx))
 	case name == "cp" && len(t.args) < 2:
 		return placeCandidates(value, r.recorded(ctx))
@@ -256,6 +256,16 @@ func (r *run) flagValues(ctx context.Context, flag, value string) (out []candida
 		}
 		for _, phase := range phases {
 			out = append(out, candidate{"phase=" + phase, "phase"})
+		}
+	case "signal":
+		for _, name := range config.SignalNames() {
+			if name == "SIGSTOP" { // it cannot be sent
+				continue
+			}
+			out = append(out, candidate{name, "signal"})
+			if value != "" && !strings.HasPrefix(value, "S") {
+				out = append(out, candidate{strings.TrimPrefix(name, "SIG"), "signal"})
+			}
 		}
 	case "type":
 		// Of several with commas between the last is being written.

@@ -88,6 +88,9 @@ func usageError(cmd *cli.Command, err error) error {
 		if instead, known := insteadOfFlag[behindProgram(cmd, "-"+name)]; known {
 			return failure(fmt.Sprintf("%s has no flag -%s", cmd.Name, name), "%s", instead)
 		}
+		if _, err := config.ParseSignal(name); err == nil && cmd.Name == "kill" {
+			return signalAsFlag(cmd, name)
+		}
 		var names []string
 		for _, f := range flagsOf(cmd) {
 			names = append(names, f.Names()...)

@@ -27,7 +27,7 @@ const (
 
 // eventTypes are the types of events: what was done, and what was noticed.
 var eventTypes = []string{
-	"create", "start", "stop", "pause", "resume", "update", "restart", "recreate", "repair", "release", "forget",
+	"create", "start", "stop", "pause", "resume", "update", "restart", "recreate", "repair", "release", "kill", "forget",
 	"held", "renewed", "expiring", "expired", "deposed", "destroyed", "failed", "error", "undone",
 	"exited", "lost", "created", "running", "paused", "rebound",
 	"orphan", "gc", "rebuilt", "restored", "adopted",

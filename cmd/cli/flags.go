@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/urfave/cli/v3"
@@ -107,6 +108,18 @@ func lockFlag(dst *time.Duration) cli.Flag {
 			return nil
 		},
 		show: func() string { return config.Duration(max(0, *dst)).String() },
+	}}
+}
+
+// signalFlag is -s of kill: a signal by its name or number.
+func signalFlag(dst *int) cli.Flag {
+	*dst = int(syscall.SIGKILL)
+	return &cli.GenericFlag{Name: "signal", Aliases: []string{"s"}, Usage: "what to send: the name or number of a `SIGNAL`", Value: value{
+		set: func(s string) (err error) {
+			*dst, err = config.ParseSignal(s)
+			return err
+		},
+		show: func() string { return config.SignalName(*dst) },
 	}}
 }
 

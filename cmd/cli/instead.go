@@ -30,7 +30,6 @@ var insteadOf = map[string]string{
 	"images":    "'pinfold image list' lists the images.",
 	"info":      "'pinfold version' tells which pinfold this is.",
 	"inspect":   "'pinfold describe SANDBOX' tells everything about one; with -json for programs.",
-	"kill":      "'pinfold stop SANDBOX' ends its process; 'pinfold exec SANDBOX kill ...' sends a signal inside.",
 	"ls":        "'pinfold list' lists the sandboxes.",
 	"network":   "'pinfold state list' lists networks, too, and 'pinfold state show network.NAME' tells of one; the network blocks in the files make them.",
 	"networks":  "'pinfold state list' lists networks, too, and 'pinfold state show network.NAME' tells of one.",

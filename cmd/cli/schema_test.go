@@ -30,7 +30,7 @@ var schemas = map[string][]shape{
 	"plan": one("plan"), "apply": one("apply"), "destroy": one("apply"), "drift": one("drift"),
 	"list": one("list"), "describe": one("describe"), "events": {{schema: "events"}, {schema: "event", flag: "follow", lines: true}},
 	"history": one("history"), "wait": one("list"), "output": one("output"),
-	"start": one("act"), "stop": one("act"), "pause": one("act"), "resume": one("act"), "release": one("act"), "renew": one("act"), "touch": one("list"),
+	"start": one("act"), "stop": one("act"), "pause": one("act"), "resume": one("act"), "release": one("act"), "renew": one("act"), "touch": one("list"), "kill": one("list"),
 	"state list": one("state-list"), "state show": one("state-show"), "state pull": one("state-pull"), "state push": one("state-push"),
 	"state mv": one("state-mv"), "state rm": one("state-rm"),
 	"state verify": one("state-verify"), "state backup": one("state-backup"), "state restore": one("state-restore"), "state rebuild": one("state-rebuild"),

@@ -21,6 +21,7 @@ type SandboxHistory struct {
 	Instances []InstanceHistory `json:"instances"`
 	Holds     []HoldHistory     `json:"holds"`
 	Renewals  []Renewal         `json:"renewals"`
+	Kills     []Kill            `json:"kills"`    // signals that were sent
 	Restarts  int               `json:"restarts"` // starts that nobody asked for: by the restart block, after a kill, after a loss
 
 	died bool // its process ended unasked, and nothing was asked of it since
@@ -62,6 +63,14 @@ type Renewal struct {
 	By    *string   `json:"by"`
 }
 
+// Kill is a signal that an operator sent.
+type Kill struct {
+	At     time.Time `json:"at"`
+	Signal string    `json:"signal"` // its name
+	By     *string   `json:"by"`
+	Reason *string   `json:"reason"`
+}
+
 // HistoryOf sums events up, which stand in the order in which they happened, in
 // the order in which the sandboxes first appear.
 func HistoryOf(events []reconcile.Event) []SandboxHistory {
@@ -73,7 +82,7 @@ func HistoryOf(events []reconcile.Event) []SandboxHistory {
 		}
 		h := of[e.UID]
 		if h == nil {
-			h = &SandboxHistory{UID: e.UID, Instances: []InstanceHistory{}, Holds: []HoldHistory{}, Renewals: []Renewal{}}
+			h = &SandboxHistory{UID: e.UID, Instances: []InstanceHistory{}, Holds: []HoldHistory{}, Renewals: []Renewal{}, Kills: []Kill{}}
 			of[e.UID] = h
 			all = append(all, h)
 		}
@@ -132,6 +141,8 @@ func (h *SandboxHistory) add(e *reconcile.Event) {
 		h.endHold(at)
 	case "renewed":
 		h.Renewals = append(h.Renewals, Renewal{At: at, Form: e.Reason, Until: orNull(e.Message), By: orNull(e.By)})
+	case "kill":
+		h.Kills = append(h.Kills, Kill{At: at, Signal: e.Reason, By: orNull(e.By), Reason: orNull(e.Message)})
 	}
 }
 
@@ -192,7 +203,7 @@ func (h *SandboxHistory) endHold(at time.Time) {
 	}
 }
 
-// mostLines is how many holds and renewals of a sandbox are told for people.
+// mostLines is how many holds, renewals and signals of a sandbox are told for people.
 const mostLines = 5
 
 // History writes what became of sandboxes, each with a table of its runs.
@@ -230,6 +241,13 @@ func (s *Screen) history(h *SandboxHistory, now time.Time) {
 	}
 	for i, x := range tail(h.Renewals) {
 		head.add(first(i, "Renewed", len(h.Renewals)), x.At.UTC().Format(time.RFC3339)+" by "+deref(x.By)+" ("+x.Form+"): until "+deref(x.Until))
+	}
+	for i, x := range tail(h.Kills) {
+		text := x.At.UTC().Format(time.RFC3339) + " " + x.Signal + " by " + deref(x.By)
+		if x.Reason != nil {
+			text += ": " + *x.Reason
+		}
+		head.add(first(i, "Killed", len(h.Kills)), text)
 	}
 	s.section(head)
 	var rows [][]string

@@ -211,7 +211,7 @@ func ApplyJSON(w io.Writer, r *reconcile.ApplyResult, extra config.Diagnostics) 
 	})
 }
 
-// listDocument is `list -json`, `wait -json` and `touch -json`.
+// listDocument is `list -json`, `wait -json`, `touch -json` and `kill -json`.
 type listDocument struct {
 	FormatVersion string        `json:"format_version"`
 	Sandboxes     []sandboxJSON `json:"sandboxes"`

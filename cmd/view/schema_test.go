@@ -31,7 +31,7 @@ var documents = map[string]struct {
 	"validate":      {validateDocument{}, "pinfold validate -json"},
 	"diagnostics":   {diagnosticsDocument{}, "any command with -json that failed"},
 	"effective":     {effectiveDocument{}, "pinfold show -effective -json"},
-	"list":          {listDocument{}, "pinfold list -json, pinfold wait -json and pinfold touch -json"},
+	"list":          {listDocument{}, "pinfold list -json, pinfold wait -json, pinfold touch -json and pinfold kill -json"},
 	"describe":      {describeDocument{}, "pinfold describe -json"},
 	"act":           {actDocument{}, "pinfold start, stop, pause, resume, release and renew with -json"},
 	"events":        {eventsDocument{}, "pinfold events -json"},

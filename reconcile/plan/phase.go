@@ -18,6 +18,18 @@ const (
 	VerbLose    Verb = "lose"
 )
 
+// VerbKill moves nothing by itself: the process may take the signal or not, and its
+// end is an exit. It needs one that runs.
+const VerbKill Verb = "kill"
+
+// Killable refuses a signal to a sandbox without a process that could take it now.
+func Killable(address string, phase Phase) error {
+	if phase == Running {
+		return nil
+	}
+	return &TransitionError{Address: address, Phase: phase, Verb: VerbKill}
+}
+
 // Phases and Verbs list every value, in the order of a life.
 var (
 	Phases = []Phase{Pending, Created, Running, Paused, Stopped, Failed, Lost, Destroyed}
@@ -65,7 +77,7 @@ func (e *TransitionError) way() string {
 			return "start it first"
 		}
 	case Paused:
-		if e.Verb == VerbStart || e.Verb == VerbStop {
+		if e.Verb == VerbStart || e.Verb == VerbStop || e.Verb == VerbKill {
 			return "resume it first"
 		}
 	}

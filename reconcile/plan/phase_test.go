@@ -57,6 +57,21 @@ func TestTransitionErrorText(t *testing.T) {
 	if got, want := err.Error(), "sandbox: not found: sandbox.a"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
+	if err := Killable("sandbox.a", Running); err != nil {
+		t.Error(err)
+	}
+	for phase, want := range map[Phase]string{
+		Paused:  "sandbox: invalid state transition: sandbox.a is paused, cannot kill; resume it first",
+		Created: "sandbox: invalid state transition: sandbox.a is created, cannot kill",
+		Stopped: "sandbox: invalid state transition: sandbox.a is stopped, cannot kill",
+		Pending: "sandbox: invalid state transition: sandbox.a is pending, cannot kill; apply brings it up",
+		Lost:    "sandbox: invalid state transition: sandbox.a is lost, cannot kill; apply brings it up",
+		Failed:  "sandbox: invalid state transition: sandbox.a is failed, cannot kill; apply brings it up",
+	} {
+		if err := Killable("sandbox.a", phase); err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
 	if _, err := TransitionOf("sandbox.a", "nowhere", VerbStart); err == nil {
 		t.Error("an unknown phase has a transition")
 	}

@@ -68,6 +68,10 @@ func lookedAt(rec *Sandbox, seen Seen, present bool) Status {
 			st.StoppedBy, end.Reason = ByOOM, "oom"
 		case end.Signal == sigkill, end.Outside != 0:
 			st.StoppedBy, end.Reason = killed(rec)
+			if st.StoppedBy == ByKilled && end.Signal == sigkill && end.Outside == sigkill {
+				// PID 1 was asked to: nobody else can bring SIGKILL to it from outside.
+				st.StoppedBy, end.Reason = ByExit, "signalled"
+			}
 		case end.Signal != 0:
 			st.StoppedBy, end.Reason = ByExit, "signalled"
 		default:

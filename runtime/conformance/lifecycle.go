@@ -136,8 +136,18 @@ var lifecycle = []test{
 		in := w.instance(w.Commands.Forever)
 		p := w.up(in)
 		w.must(w.h.Signal(w.ctx, in.ID, 9))
-		if s := w.exits(in.ID, p); s.Outcome == nil || s.Outcome.ExitCode != 137 || s.Outcome.Signal != 9 {
+		if s := w.exits(in.ID, p); s.Outcome == nil || s.Outcome.ExitCode != 137 || s.Outcome.Signal != 9 || s.Outcome.Outside != 9 {
 			w.Errorf("outcome %+v", s.Outcome)
+		}
+	}},
+	{"signals that cannot be sent", func(w *world) {
+		in := w.instance(w.Commands.Forever)
+		p := w.up(in)
+		for _, sig := range []int{19, 64} {
+			w.fails(fmt.Sprintf("Signal %d", sig), w.h.Signal(w.ctx, in.ID, sig), runtime.ErrUnsupported)
+		}
+		if s := w.state(in.ID); !s.Alive || s.Process != p || s.Frozen {
+			w.Errorf("after them: %+v", s)
 		}
 	}},
 	{"before the start there is no command to signal", func(w *world) {

@@ -240,7 +240,7 @@ func (h *Host) Signal(ctx context.Context, id string, sig int) error {
 	case unix.Signal(sig) == unix.SIGKILL:
 		sig = killRequest
 	case sig == killRequest:
-		return fmt.Errorf("signal %d cannot be sent to instance %s: PID 1 keeps it for itself", sig, id)
+		return fmt.Errorf("signal %d cannot be sent to instance %s, PID 1 keeps it for itself: %w", sig, id, runtime.ErrUnsupported)
 	case unix.Signal(sig) == unix.SIGSTOP:
 		return fmt.Errorf("SIGSTOP cannot be sent to instance %s; use pause: %w", id, runtime.ErrUnsupported)
 	}

@@ -392,10 +392,16 @@ func (h *Host) Signal(ctx context.Context, id string, sig int) error {
 		h.w.mu.Lock()
 		defer h.w.mu.Unlock()
 		in, err := h.started(id)
-		if err == nil {
-			in.proc.main.signal(sig)
+		switch {
+		case err != nil:
+			return err
+		case sig == sigSTOP || sig == keptSignal:
+			return fmt.Errorf("signal %d cannot be sent: %w", sig, runtime.ErrUnsupported)
+		case sig == sigKILL:
+			in.proc.outside = sig
 		}
-		return err
+		in.proc.main.signal(sig)
+		return nil
 	})
 	return wrap("signal", id, err)
 }

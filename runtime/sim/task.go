@@ -166,4 +166,7 @@ func (t *task) variable(name string) string {
 const (
 	sigKILL = 9
 	sigTERM = 15
+	sigSTOP = 19
+	// keptSignal is the one that PID 1 keeps for itself.
+	keptSignal = 64
 )

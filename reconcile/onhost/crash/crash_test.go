@@ -410,6 +410,10 @@ func (s *stage) recover(next string, ok ends) {
 			s.must(err)
 		}
 	}
+	if s.v.signals {
+		pid := s.before.of["sandbox.a"].PID
+		s.within("no signal is on its way", func() bool { return arrived(pid) })
+	}
 	switch {
 	case next == "agent":
 		s.serve()

@@ -38,6 +38,7 @@ type verb struct {
 	lose     func(*world)      // what goes when nobody has the state open any more
 	bare     bool              // the work is done without opening the state
 	execs    bool              // a command that was begun inside goes on when its caller dies
+	signals  bool              // a signal may be on its way to the command of sandbox.a when its caller dies
 	either   bool              // cut off, it may as well not have happened: a verb, which nobody repeats
 	until    func(*world) bool // the agent is not asked to end before; nil: when it has nothing to do
 	fresh    bool              // not even a state is there before
@@ -139,6 +140,7 @@ var verbs = named([]*verb{
 	{name: "pause", before: a(""), work: act("pause"), either: true, samePID: true},
 	{name: "resume", before: a(""), prepare: after("pause"), work: act("resume"), either: true, samePID: true},
 	{name: "stop", before: a(""), work: act("stop"), either: true},
+	{name: "kill", before: a(""), work: act("kill"), either: true, signals: true},
 	{name: "release", before: a(""), prepare: after("stop"), work: act("release"), either: true},
 	{name: "suspend", before: a(""), after: a(`operating_mode = "suspended"`)},
 	{name: "suspend paused", before: a(""), prepare: after("pause"), after: a(`operating_mode = "suspended"`)},
@@ -432,6 +434,34 @@ func killMain(w *world) {
 	}
 	w.must(syscall.Kill(list[0], syscall.SIGKILL))
 	w.within("PID 1 has ended", func() bool { return gone(pid) })
+}
+
+// arrived tells whether no signal is on its way any more to the command under a PID 1:
+// both have taken what was sent to them, and sleep, or PID 1 is gone.
+func arrived(pid int) bool {
+	if gone(pid) {
+		return true
+	}
+	if !idle(pid) { // first: what it has taken it has handed on
+		return false
+	}
+	children := childrenOf(strconv.Itoa(pid))
+	return len(children) == 1 && idle(children[0])
+}
+
+// idle tells whether a process sleeps and no signal waits for it, by proc_pid_status(5).
+func idle(pid int) bool {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return false
+	}
+	const none = "0000000000000000"
+	for _, line := range []string{"State:\tS (sleeping)", "SigPnd:\t" + none, "ShdPnd:\t" + none} {
+		if !strings.Contains(string(status), line) {
+			return false
+		}
+	}
+	return true
 }
 
 // finish lets the command of sandbox.a end by itself.
