@@ -142,18 +142,7 @@ func (ev *evaluation) moduleVariable(n *node, c *constraint) {
 		return
 	}
 	n.place = &rng
-	v, ok := ev.fit(n.declaration, c, v, n.home.address, &rng, "the value")
-	switch {
-	case !ok:
-		n.broken = true
-	case v.IsNull() && !c.nullable && c.fallback != cty.NilVal:
-		n.value = c.fallback
-	case v.IsNull() && !c.nullable:
-		ev.fail(n.home.address, &rng, "No value for variable "+quote(n.name), "It is null here, and the variable has nullable = false.")
-		n.broken = true
-	default:
-		n.value = v
-	}
+	ev.take(n, c, v, n.home.address, "the value", "It is null here")
 }
 
 // rootVariable takes the value from outside.
@@ -183,17 +172,23 @@ func (ev *evaluation) rootVariable(n *node, c *constraint) {
 		ev.hide(given)
 	}
 	n.place = given.place()
-	v, ok := ev.fit(n.declaration, c, raw, "", given.place(), "the value from "+given.Origin)
+	ev.take(n, c, raw, "", "the value from "+given.Origin, capital(given.Origin)+" sets it to null")
+}
+
+// take gives the variable the value that was set for it at its place. Where that may
+// not be null, its default stands for null; null words it where there is none.
+func (ev *evaluation) take(n *node, c *constraint, v cty.Value, address, origin, null string) {
+	v, ok := ev.fit(n.declaration, c, v, address, n.place, origin)
 	switch {
 	case !ok:
 		n.broken = true
-	case v.IsNull() && !c.nullable && c.fallback != cty.NilVal:
-		n.value = c.fallback
-	case v.IsNull() && !c.nullable:
-		ev.fail("", given.place(), "No value for variable "+quote(n.name), "%s sets it to null, and the variable has nullable = false.", capital(given.Origin))
-		n.broken = true
-	default:
+	case !v.IsNull() || c.nullable:
 		n.value = v
+	case c.fallback != cty.NilVal:
+		n.value = c.fallback
+	default:
+		ev.fail(address, n.place, "No value for variable "+quote(n.name), "%s, and the variable has nullable = false.", null)
+		n.broken = true
 	}
 }
 
