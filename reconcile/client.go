@@ -126,6 +126,15 @@ func (c *Client) watch(w *wire) (end func() error) {
 	}
 }
 
+// ask is a call with one answer.
+func ask[T any](ctx context.Context, c *Client, method string, body any) (*T, error) {
+	res := new(T)
+	if err := c.call(ctx, method, body, res, nil); err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
 func (c *Client) open(method string, body any, files ...*os.File) (*wire, error) {
 	conn, err := net.DialTimeout("unix", c.socket, 10*time.Second)
 	if err != nil {
@@ -171,11 +180,7 @@ func decodeEnd(f *frame, result any) error {
 }
 
 func (c *Client) Plan(ctx context.Context, r PlanRequest) (*PlanResult, error) {
-	res := new(PlanResult)
-	if err := c.call(ctx, "plan", r, res, nil); err != nil {
-		return nil, err
-	}
-	return res, nil
+	return ask[PlanResult](ctx, c, "plan", r)
 }
 
 // Apply's error may come with a result: what was done before it.
@@ -216,43 +221,23 @@ func (c *Client) Apply(ctx context.Context, r ApplyRequest, confirm func(*PlanRe
 }
 
 func (c *Client) List(ctx context.Context, addresses ...string) (*ListResult, error) {
-	res := new(ListResult)
-	if err := c.call(ctx, "list", addresses, res, nil); err != nil {
-		return nil, err
-	}
-	return res, nil
+	return ask[ListResult](ctx, c, "list", addresses)
 }
 
 func (c *Client) Describe(ctx context.Context, address string) (*Description, error) {
-	res := new(Description)
-	if err := c.call(ctx, "describe", address, res, nil); err != nil {
-		return nil, err
-	}
-	return res, nil
+	return ask[Description](ctx, c, "describe", address)
 }
 
 func (c *Client) Act(ctx context.Context, r ActRequest) (*ActResult, error) {
-	res := new(ActResult)
-	if err := c.call(ctx, "act", r, res, nil); err != nil {
-		return nil, err
-	}
-	return res, nil
+	return ask[ActResult](ctx, c, "act", r)
 }
 
 func (c *Client) Renew(ctx context.Context, r RenewRequest) (*ActResult, error) {
-	res := new(ActResult)
-	if err := c.call(ctx, "renew", r, res, nil); err != nil {
-		return nil, err
-	}
-	return res, nil
+	return ask[ActResult](ctx, c, "renew", r)
 }
 
 func (c *Client) Output(ctx context.Context, name string) (*config.Output, error) {
-	res := new(config.Output)
-	if err := c.call(ctx, "output", name, res, nil); err != nil {
-		return nil, err
-	}
-	return res, nil
+	return ask[config.Output](ctx, c, "output", name)
 }
 
 func (c *Client) Outputs(ctx context.Context) ([]config.Output, error) {
@@ -370,27 +355,15 @@ func (c *Client) CopyIn(ctx context.Context, r CopyRequest) error {
 }
 
 func (c *Client) Touch(ctx context.Context, address string) (*ActResult, error) {
-	res := new(ActResult)
-	if err := c.call(ctx, "touch", address, res, nil); err != nil {
-		return nil, err
-	}
-	return res, nil
+	return ask[ActResult](ctx, c, "touch", address)
 }
 
 func (c *Client) Events(ctx context.Context, r EventsRequest) (*EventsResult, error) {
-	res := new(EventsResult)
-	if err := c.call(ctx, "events", r, res, nil); err != nil {
-		return nil, err
-	}
-	return res, nil
+	return ask[EventsResult](ctx, c, "events", r)
 }
 
 func (c *Client) Verify(ctx context.Context) (*VerifyResult, error) {
-	res := new(VerifyResult)
-	if err := c.call(ctx, "verify", nil, res, nil); err != nil {
-		return nil, err
-	}
-	return res, nil
+	return ask[VerifyResult](ctx, c, "verify", nil)
 }
 
 func (c *Client) Backup(ctx context.Context, r BackupRequest) (*BackupResult, error) {
@@ -406,27 +379,15 @@ func (c *Client) Backup(ctx context.Context, r BackupRequest) (*BackupResult, er
 }
 
 func (c *Client) GC(ctx context.Context, r GCRequest) (*GCResult, error) {
-	res := new(GCResult)
-	if err := c.call(ctx, "gc", r, res, nil); err != nil {
-		return nil, err
-	}
-	return res, nil
+	return ask[GCResult](ctx, c, "gc", r)
 }
 
 func (c *Client) StateMove(ctx context.Context, r StateMoveRequest) (*StateMoveResult, error) {
-	res := new(StateMoveResult)
-	if err := c.call(ctx, "state-move", r, res, nil); err != nil {
-		return nil, err
-	}
-	return res, nil
+	return ask[StateMoveResult](ctx, c, "state-move", r)
 }
 
 func (c *Client) StateRemove(ctx context.Context, r StateRemoveRequest) (*StateRemoveResult, error) {
-	res := new(StateRemoveResult)
-	if err := c.call(ctx, "state-remove", r, res, nil); err != nil {
-		return nil, err
-	}
-	return res, nil
+	return ask[StateRemoveResult](ctx, c, "state-remove", r)
 }
 
 // session begins what has signals and a code.

@@ -73,9 +73,5 @@ func ignores(word, address string) bool {
 
 // Drift asks the agent.
 func (c *Client) Drift(ctx context.Context, r DriftRequest) (*DriftResult, error) {
-	res := new(DriftResult)
-	if err := c.call(ctx, "drift", r, res, nil); err != nil {
-		return nil, err
-	}
-	return res, nil
+	return ask[DriftResult](ctx, c, "drift", r)
 }

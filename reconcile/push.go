@@ -203,9 +203,5 @@ func (d *StateDocument) check(read state.Check) (map[string]int, error) {
 
 // Pull asks the agent for the whole state.
 func (c *Client) Pull(ctx context.Context) (*StateDocument, error) {
-	res := new(StateDocument)
-	if err := c.call(ctx, "pull", nil, res, nil); err != nil {
-		return nil, err
-	}
-	return res, nil
+	return ask[StateDocument](ctx, c, "pull", nil)
 }

@@ -34,9 +34,5 @@ func (e *Engine) Records(context.Context) (*RecordsResult, error) {
 
 // Records asks the agent for what is recorded.
 func (c *Client) Records(ctx context.Context) (*RecordsResult, error) {
-	res := new(RecordsResult)
-	if err := c.call(ctx, "records", nil, res, nil); err != nil {
-		return nil, err
-	}
-	return res, nil
+	return ask[RecordsResult](ctx, c, "records", nil)
 }

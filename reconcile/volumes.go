@@ -273,15 +273,6 @@ func meant[T any](all []T, what, word string, calls func(*T) (address, kind, oth
 	return nil, &Error{Kind: Invalid, Message: fmt.Sprintf("%q is ambiguous: %s", word, strings.Join(addresses, ", "))}
 }
 
-// ask is a call with one answer.
-func ask[T any](ctx context.Context, c *Client, method string, body any) (*T, error) {
-	res := new(T)
-	if err := c.call(ctx, method, body, res, nil); err != nil {
-		return nil, err
-	}
-	return res, nil
-}
-
 func (c *Client) Volumes(ctx context.Context) (*VolumesResult, error) {
 	return ask[VolumesResult](ctx, c, "volumes", nil)
 }

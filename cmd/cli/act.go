@@ -25,11 +25,8 @@ func (r *run) verb(name, short, description string, flags func(*reconcile.ActReq
 		Flags:       all,
 		Metadata:    example("sudo pinfold " + name + " py"),
 		Action: func(ctx context.Context, cmd *cli.Command) error {
-			args, err := arguments(cmd, 1, 1)
-			if err != nil {
-				return err
-			}
-			if request.Address, err = sandboxAddress(args[0]); err != nil {
+			var err error
+			if request.Address, err = oneSandbox(cmd); err != nil {
 				return err
 			}
 			return r.act(ctx, name, request.Address, request.LockWait, func(s reconcile.Service) (*reconcile.ActResult, error) {

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/urfave/cli/v3"
+
 	"pinfold/config"
 	"pinfold/reconcile"
 )
@@ -43,6 +45,15 @@ func sandboxAddress(text string) (string, error) {
 		return "", failure(fmt.Sprintf("%q is not a sandbox's address", text), `Write sandbox.NAME, sandbox.NAME["KEY"] or sandbox.NAME[0]; NAME alone does where it is unambiguous.`)
 	}
 	return strings.TrimPrefix(full.String(), "sandbox."), nil
+}
+
+// oneSandbox is the only argument of a command: a sandbox.
+func oneSandbox(cmd *cli.Command) (string, error) {
+	args, err := arguments(cmd, 1, 1)
+	if err != nil {
+		return "", err
+	}
+	return sandboxAddress(args[0])
 }
 
 // inFull is the address that what sandboxAddress gave stands for.

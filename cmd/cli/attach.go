@@ -24,11 +24,7 @@ func (r *run) attachCommand() *cli.Command {
 		},
 		Metadata: example("sudo pinfold attach py", "sudo pinfold attach -signal-proxy job; echo $?"),
 		Action: func(ctx context.Context, cmd *cli.Command) error {
-			args, err := arguments(cmd, 1, 1)
-			if err != nil {
-				return err
-			}
-			address, err := sandboxAddress(args[0])
+			address, err := oneSandbox(cmd)
 			if err != nil {
 				return err
 			}

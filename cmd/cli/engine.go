@@ -33,6 +33,16 @@ func (r *run) open(ctx context.Context, n need) (reconcile.Service, error) {
 	return r.Open(ctx, o)
 }
 
+// call opens the engine for one call of it.
+func call[T any](ctx context.Context, r *run, n need, do func(reconcile.Service) (T, error)) (result T, err error) {
+	service, err := r.open(ctx, n)
+	if err != nil {
+		return result, err
+	}
+	defer service.Close()
+	return do(service)
+}
+
 func (r *run) options(n need) (reconcile.OpenOptions, error) {
 	settings, err := r.settings()
 	if err != nil {

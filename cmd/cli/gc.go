@@ -27,12 +27,7 @@ func (r *run) gcCommand() *cli.Command {
 			if _, err := arguments(cmd, 0, 0); err != nil {
 				return err
 			}
-			service, err := r.open(ctx, need{verb: "gc", does: "look for what was left on the host", changes: !request.DryRun, lockWait: lockWait})
-			if err != nil {
-				return err
-			}
-			defer service.Close()
-			result, err := service.GC(ctx, request)
+			result, err := call(ctx, r, need{verb: "gc", does: "look for what was left on the host", changes: !request.DryRun, lockWait: lockWait}, func(s reconcile.Service) (*reconcile.GCResult, error) { return s.GC(ctx, request) })
 			if err != nil {
 				return err
 			}

@@ -62,11 +62,7 @@ func (r *run) describeCommand() *cli.Command {
 		Flags:       []cli.Flag{lockFlag(&lockWait), r.jsonFlag()},
 		Metadata:    example("sudo pinfold describe py"),
 		Action: func(ctx context.Context, cmd *cli.Command) error {
-			args, err := arguments(cmd, 1, 1)
-			if err != nil {
-				return err
-			}
-			address, err := sandboxAddress(args[0])
+			address, err := oneSandbox(cmd)
 			if err != nil {
 				return err
 			}

@@ -41,11 +41,7 @@ func (r *run) logsCommand() *cli.Command {
 		},
 		Metadata: example("sudo pinfold logs py", "sudo pinfold logs -f -tail 20 py"),
 		Action: func(ctx context.Context, cmd *cli.Command) error {
-			args, err := arguments(cmd, 1, 1)
-			if err != nil {
-				return err
-			}
-			address, err := sandboxAddress(args[0])
+			address, err := oneSandbox(cmd)
 			if err != nil {
 				return err
 			}

@@ -27,12 +27,7 @@ func (r *run) stateMvCommand() *cli.Command {
 				return err
 			}
 			request.From, request.To, request.LockWait = args[0], args[1], lockWait
-			service, err := r.open(ctx, need{verb: "state mv", does: "move records", changes: !request.DryRun, lockWait: lockWait})
-			if err != nil {
-				return err
-			}
-			defer service.Close()
-			result, err := service.StateMove(ctx, request)
+			result, err := call(ctx, r, need{verb: "state mv", does: "move records", changes: !request.DryRun, lockWait: lockWait}, func(s reconcile.Service) (*reconcile.StateMoveResult, error) { return s.StateMove(ctx, request) })
 			if err != nil {
 				return err
 			}
@@ -62,12 +57,7 @@ func (r *run) stateRmCommand() *cli.Command {
 				return err
 			}
 			request.Addresses, request.LockWait = args, lockWait
-			service, err := r.open(ctx, need{verb: "state rm", does: "forget records", changes: !request.DryRun, lockWait: lockWait})
-			if err != nil {
-				return err
-			}
-			defer service.Close()
-			result, err := service.StateRemove(ctx, request)
+			result, err := call(ctx, r, need{verb: "state rm", does: "forget records", changes: !request.DryRun, lockWait: lockWait}, func(s reconcile.Service) (*reconcile.StateRemoveResult, error) { return s.StateRemove(ctx, request) })
 			if err != nil {
 				return err
 			}

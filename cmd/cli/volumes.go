@@ -27,16 +27,6 @@ func (r *run) group(cmd *cli.Command) *cli.Command {
 	return cmd
 }
 
-// look opens the engine for a command that reads one thing of it.
-func look[T any](ctx context.Context, r *run, n need, read func(reconcile.Service) (T, error)) (value T, err error) {
-	service, err := r.open(ctx, n)
-	if err != nil {
-		return value, err
-	}
-	defer service.Close()
-	return read(service)
-}
-
 func (r *run) volumeCommand() *cli.Command {
 	return r.group(&cli.Command{
 		Name: "volume", Usage: "look at volumes: what they take, who mounts them", UsageText: "pinfold volume COMMAND [flags] [arguments]", Category: "data",
@@ -57,7 +47,7 @@ func (r *run) volumeListCommand() *cli.Command {
 			if _, err := arguments(cmd, 0, 0); err != nil {
 				return err
 			}
-			all, err := look(ctx, r, need{verb: "volume list", does: "look at volumes", lockWait: lockWait}, func(s reconcile.Service) (*reconcile.VolumesResult, error) { return s.Volumes(ctx) })
+			all, err := call(ctx, r, need{verb: "volume list", does: "look at volumes", lockWait: lockWait}, func(s reconcile.Service) (*reconcile.VolumesResult, error) { return s.Volumes(ctx) })
 			switch {
 			case err != nil:
 				return err
@@ -86,7 +76,7 @@ func (r *run) volumeShowCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			d, err := look(ctx, r, need{verb: "volume show", does: "look at volumes", lockWait: lockWait}, func(s reconcile.Service) (*reconcile.VolumeDescription, error) {
+			d, err := call(ctx, r, need{verb: "volume show", does: "look at volumes", lockWait: lockWait}, func(s reconcile.Service) (*reconcile.VolumeDescription, error) {
 				d, err := s.Volume(ctx, name)
 				return d, likeOne(ctx, s, "volume", name, err)
 			})
@@ -122,7 +112,7 @@ func (r *run) imageListCommand() *cli.Command {
 			if _, err := arguments(cmd, 0, 0); err != nil {
 				return err
 			}
-			all, err := look(ctx, r, need{verb: "image list", does: "look at images", lockWait: lockWait}, func(s reconcile.Service) (*reconcile.ImagesResult, error) { return s.Images(ctx) })
+			all, err := call(ctx, r, need{verb: "image list", does: "look at images", lockWait: lockWait}, func(s reconcile.Service) (*reconcile.ImagesResult, error) { return s.Images(ctx) })
 			switch {
 			case err != nil:
 				return err
@@ -151,7 +141,7 @@ func (r *run) imageShowCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			d, err := look(ctx, r, need{verb: "image show", does: "look at images", lockWait: lockWait}, func(s reconcile.Service) (*reconcile.ImageDescription, error) {
+			d, err := call(ctx, r, need{verb: "image show", does: "look at images", lockWait: lockWait}, func(s reconcile.Service) (*reconcile.ImageDescription, error) {
 				d, err := s.Image(ctx, name)
 				return d, likeOne(ctx, s, "image", name, err)
 			})
