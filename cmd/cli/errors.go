@@ -91,6 +91,9 @@ func usageError(cmd *cli.Command, err error) error {
 		if _, err := config.ParseSignal(name); err == nil && cmd.Name == "kill" {
 			return signalAsFlag(cmd, name)
 		}
+		if instead, known := insteadOfAnywhere[name]; known {
+			return failure(fmt.Sprintf("%s has no flag -%s", cmd.Name, name), "%s", instead)
+		}
 		var names []string
 		for _, f := range flagsOf(cmd) {
 			names = append(names, f.Names()...)

@@ -141,8 +141,13 @@ func (r *run) inputFlags(in *config.Inputs) []cli.Flag {
 	in.Order = []string{}
 	return []cli.Flag{
 		custom("var", "set an input variable, quoted for the shell: `'NAME=VALUE'`; may be repeated, and wins over PINFOLD_VAR_NAME, pinfold.pfvars and *.auto.pfvars", func(s string) error {
-			if name, _, ok := strings.Cut(s, "="); !ok || strings.TrimSpace(name) == "" {
+			name, text, ok := strings.Cut(s, "=")
+			plain := strings.TrimSpace(name)
+			switch {
+			case !ok || plain == "":
 				return fmt.Errorf("%q is not NAME=VALUE", s)
+			case plain != name: // the value would begin with a space that nobody meant
+				return fmt.Errorf("%q has a space beside the name; did you mean '%s=%s'?", s, plain, strings.TrimSpace(text))
 			}
 			in.Order = append(in.Order, fmt.Sprintf("var:%d", len(in.Vars)))
 			in.Vars = append(in.Vars, s)

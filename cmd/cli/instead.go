@@ -107,6 +107,28 @@ var insteadOfFlag = map[string]string{
 	"image list -all": "'pinfold image list' shows all of them.",
 }
 
+// insteadOfAnywhere is the same for flags of Terraform's, whatever command they stand
+// behind; insteadOfFlag goes before it.
+var insteadOfAnywhere = map[string]string{
+	"backend":             "The state is kept in the directory of -state-dir; there is no other place for it.",
+	"backend-config":      "The state is kept in the directory of -state-dir; there is no other place for it.",
+	"backup":              "The state is backed up each day by itself; 'pinfold state backup FILE' does so now.",
+	"compact-warnings":    "Warnings are always told whole; -json has them, too.",
+	"concise":             "Progress is a line for each step; -json leaves it out.",
+	"generate-config-out": "Write the block, and an import block that names it; 'pinfold plan' then tells what of it differs.",
+	"get":                 "There is nothing to fetch: modules are directories beside the files.",
+	"lock":                "What writes the state always locks it, and what only looks waits for nobody; -lock-timeout=0 does not wait.",
+	"migrate-state":       "The state stays in the directory of -state-dir; 'pinfold state pull' and 'pinfold state push' take it elsewhere.",
+	"out":                 "'pinfold plan -out FILE' saves a plan, and 'pinfold apply FILE' carries it out.",
+	"parallelism":         "Only 'pinfold apply' and 'pinfold destroy' do work that -parallelism could bound; the rest looks at the host at once.",
+	"plugin-dir":          "There are no plugins: what pinfold makes, it makes on this host.",
+	"reconfigure":         "There is no backend to set up: the state is kept in the directory of -state-dir.",
+	"state":               "-state-dir=DIR names the directory in which the state is kept.",
+	"state-out":           "The state is written where it is read; 'pinfold state pull' prints a copy.",
+	"upgrade":             "There is nothing to upgrade: modules are directories beside the files, and what pinfold makes, it makes by itself.",
+	"write":               "'pinfold fmt -check -diff' shows what would change and writes nothing.",
+}
+
 // behindProgram is a command's name with those it is under, and what follows it.
 func behindProgram(cmd *cli.Command, more string) string {
 	return strings.TrimPrefix(cmd.FullName()+" "+more, cmd.Root().Name+" ")

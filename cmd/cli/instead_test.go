@@ -74,6 +74,62 @@ func TestInsteadOf(t *testing.T) {
 	}
 }
 
+// Flags that people know from Terraform work, or say what to do instead.
+func TestTerraformFlags(t *testing.T) {
+	configured(t)
+	for _, text := range insteadOfAnywhere {
+		if !strings.HasSuffix(text, ".") || !strings.Contains(text, " ") {
+			t.Errorf("%q is no sentence", text)
+		}
+	}
+	for _, c := range []struct {
+		args []string
+		want string // of what is said; empty: it works
+	}{
+		{[]string{"plan", "-no-color"}, ""},
+		{[]string{"plan", "-input=false"}, ""},
+		{[]string{"plan", "-var", "x=a b  c"}, ""},
+		{[]string{"plan", "-var=x=a b"}, ""},
+		{[]string{"plan", "-lock-timeout=10s"}, ""},
+		{[]string{"plan", "-var", "x = a b"}, "did you mean 'x=a b'?"},
+		{[]string{"plan", "-var", "x= a"}, ""}, // a value may begin with a space
+		{[]string{"plan", "-parallelism", "3"}, "Only 'pinfold apply' and 'pinfold destroy' do work"},
+		{[]string{"plan", "-parallelism=3", "-json"}, "Only 'pinfold apply' and 'pinfold destroy' do work"},
+		{[]string{"plan", "-lock=false"}, "-lock-timeout=0 does not wait"},
+		{[]string{"apply", "-lock=false", "-auto-approve"}, "-lock-timeout=0 does not wait"},
+		{[]string{"apply", "-compact-warnings"}, "Warnings are always told whole"},
+		{[]string{"apply", "-state=x.tfstate"}, "-state-dir=DIR"},
+		{[]string{"apply", "-backup=-"}, "pinfold state backup"},
+		{[]string{"destroy", "-state-out", "x"}, "pinfold state pull"},
+		{[]string{"state", "mv", "-backup=x", "a", "b"}, "pinfold state backup"},
+		{[]string{"state", "rm", "-lock=false", "a"}, "-lock-timeout=0"},
+		{[]string{"init", "-upgrade"}, "There is nothing to upgrade"},
+		{[]string{"init", "-reconfigure"}, "There is no backend to set up"},
+		{[]string{"init", "-migrate-state"}, "pinfold state push"},
+		{[]string{"init", "-backend-config=x"}, "-state-dir"},
+		{[]string{"init", "-backend=false"}, "-state-dir"},
+		{[]string{"plan", "-generate-config-out=x.hcl"}, "import block"},
+		{[]string{"fmt", "-write=false"}, "pinfold fmt -check -diff"},
+		{[]string{"destroy", "-out=p"}, "pinfold plan -out FILE"},
+	} {
+		e := &engine{}
+		r := invoke(t, e, c.args...)
+		if c.want == "" {
+			if r.code != 0 || r.err != "" {
+				t.Errorf("%v: exit %d\n%s", c.args, r.code, r.err)
+			}
+			continue
+		}
+		if r.code != 1 || e.opens != 0 || !strings.Contains(strings.Join(strings.Fields(r.out+r.err), " "), c.want) {
+			t.Errorf("%v: exit %d, want %q\n%s%s", c.args, r.code, c.want, r.out, r.err)
+		}
+	}
+	e := &engine{}
+	if r := invoke(t, e, "plan", "-var", "x= a"); r.code != 0 || e.plan.Source.Variables["x"].Text != " a" {
+		t.Errorf("exit %d, %+v", r.code, e.plan)
+	}
+}
+
 // Whoever types what another program has is told what to do here, with the flags and
 // arguments of that program behind it, too.
 func TestWordsOfOthers(t *testing.T) {
