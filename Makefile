@@ -29,7 +29,7 @@ FORCE:
 # What the build, the demo and the tests need besides Go: a C compiler, a small
 # libc for PID 1, and the tools with which tests look at the host from outside.
 deps:
-	@sh ./testdata/deps.sh gcc=gcc musl-gcc=musl-tools ip=iproute2 nft=nftables git=git mandoc=mandoc
+	@sh ./testdata/deps.sh gcc=gcc musl-gcc=musl-tools ip=iproute2 nft=nftables git=git mandoc=mandoc zsh=zsh fish=fish
 
 demo: build
 	sh ./examples/quickstart/demo.sh ./bin/pinfold

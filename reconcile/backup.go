@@ -421,3 +421,6 @@ func (s emptyStore) Verify(state.Check) (*state.Report, error)        { return n
 func (s emptyStore) BackupDaily() (*state.Report, error)              { return nil, nil }
 func (s emptyStore) Backup() (*state.Report, error)                   { return nil, s.Update(nil) }
 func (s emptyStore) BackupTo(*os.File, string) (*state.Report, error) { return nil, s.Update(nil) }
+
+// Backups are those of a state dir, newest first.
+func Backups(stateDir string) ([]state.BackupFile, error) { return state.Backups(stateDir) }

@@ -978,6 +978,10 @@ func TestComplete(t *testing.T) {
 		return &engine{
 			list:    []reconcile.SandboxView{{Address: "sandbox.py"}, {Address: "sandbox.sky"}, {Address: `sandbox.w["a"]`}, {Address: `sandbox.w["b"]`}},
 			outputs: []config.Output{{Name: "url"}, {Name: "urn"}, {Name: "port"}},
+			recorded: &reconcile.RecordsResult{Records: plan.Records{Sandboxes: map[string]*plan.Sandbox{
+				"sandbox.py": {Address: "sandbox.py"}, "sandbox.sky": {Address: "sandbox.sky"},
+				`sandbox.w["a"]`: {Address: `sandbox.w["a"]`}, `sandbox.w["b"]`: {Address: `sandbox.w["b"]`},
+			}}},
 		}
 	}
 	w := []string{`sandbox.w["a"]`, `sandbox.w["b"]`}

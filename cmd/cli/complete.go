@@ -186,9 +186,13 @@ func (r *run) candidates(ctx context.Context, root *cli.Command, t *typed, value
 		switch {
 		case name == "list", name == "show" && first:
 			return r.resourceCandidates(ctx)
-		case name == "rm", name == "mv" && len(t.args) < 2:
-			others, _ := r.declared()
-			return kindCandidates(append(r.recorded(ctx), others...))
+		case name == "rm", name == "mv" && first:
+			return r.resourceCandidates(ctx)
+		case name == "mv" && len(t.args) == 1: // what the files call it now
+			others, sandboxes := r.declared()
+			return kindCandidates(append(sandboxes, others...))
+		case (name == "restore" || name == "verify") && first:
+			return r.backupCandidates()
 		}
 	case t.under == "volume", t.under == "image":
 		if name == "show" && first {
@@ -284,11 +288,14 @@ func (r *run) flagValues(ctx context.Context, flag, value string) (out []candida
 		return append(out, r.resourceCandidates(ctx)...)
 	case "target", "exclude", "replace":
 		others, sandboxes := r.declared()
-		all := append(sandboxes, r.recorded(ctx)...)
-		if flag != "replace" {
-			all = append(all, others...)
+		if flag == "replace" {
+			return kindCandidates(append(sandboxes, r.recorded(ctx)...))
 		}
-		out = kindCandidates(all)
+		all := append(sandboxes, others...)
+		for _, c := range r.resourceCandidates(ctx) {
+			all = append(all, c.word)
+		}
+		return kindCandidates(all)
 	}
 	return out
 }
@@ -360,6 +367,18 @@ func (r *run) recorded(ctx context.Context) (out []string) {
 func (r *run) holderCandidates() (out []candidate) {
 	for _, h := range reconcile.Holders(r.global.stateDir) {
 		out = append(out, candidate{strconv.Itoa(h.PID), h.Verb})
+	}
+	return out
+}
+
+// backupCandidates are the backups in the state dir, newest first.
+func (r *run) backupCandidates() (out []candidate) {
+	all, err := reconcile.Backups(r.global.stateDir)
+	if err != nil {
+		return nil // it may not be read
+	}
+	for _, b := range all {
+		out = append(out, candidate{b.Path, "backup of " + b.At.UTC().Format(time.RFC3339)})
 	}
 	return out
 }

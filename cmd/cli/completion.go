@@ -19,7 +19,7 @@ var fishCompletion string
 func (r *run) completionCommand() *cli.Command {
 	return &cli.Command{
 		Name: "completion", Usage: "print a script that completes command lines", UsageText: "pinfold completion bash|zsh|fish", Category: "serve",
-		Description: "Prints a script for your shell to load. It completes commands and flags, what -for, -target, -exclude and -replace take, and, where you may look at them, sandboxes and outputs.",
+		Description: "Prints a script for your shell to load. It completes commands and flags, what flags such as -for, -target and -replace take, and, where you may look at them, sandboxes, outputs, what is recorded, backups and processes.",
 		Metadata:    example("source <(pinfold completion bash)", "pinfold completion fish > ~/.config/fish/completions/pinfold.fish"),
 		Action: func(_ context.Context, cmd *cli.Command) error {
 			args, err := arguments(cmd, 1, 1)

@@ -40,16 +40,24 @@ func onTerminal(t *testing.T, dir string, env []string, size pty.Winsize, args .
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := &terminal{t: t, cmd: exec.Command(program), over: make(chan struct{})}
+	cmd := exec.Command(program)
+	cmd.Args = append([]string{"pinfold"}, args...)
+	cmd.Dir = dir
+	cmd.Env = append(append(os.Environ(), scriptHelper+"=1", "TERM=xterm"), env...)
+	return withTerminal(t, cmd, size)
+}
+
+// withTerminal starts any command on a new terminal.
+func withTerminal(t *testing.T, cmd *exec.Cmd, size pty.Winsize) *terminal {
+	t.Helper()
+	var err error
+	x := &terminal{t: t, cmd: cmd, over: make(chan struct{})}
 	if x.master, x.slave, err = pty.Open(); err != nil {
 		t.Fatal(err)
 	}
 	if err := pty.Setsize(x.master, &size); err != nil {
 		t.Fatal(err)
 	}
-	x.cmd.Args = append([]string{"pinfold"}, args...)
-	x.cmd.Dir = dir
-	x.cmd.Env = append(append(os.Environ(), scriptHelper+"=1", "TERM=xterm"), env...)
 	x.cmd.Stdin, x.cmd.Stdout, x.cmd.Stderr = x.slave, x.slave, x.slave
 	x.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := x.cmd.Start(); err != nil {
