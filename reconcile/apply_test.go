@@ -987,3 +987,43 @@ sandbox "a" {
 		}
 	}
 }
+
+// ignore_changes is about changes: a sandbox is made as it is declared, also where
+// an attempt has failed.
+func TestIgnoredChangesAreNotIgnoredAtCreation(t *testing.T) {
+	const text = `
+image "base" { source = "host" }
+network "n" { cidr = "10.88.7.0/24" }
+sandbox "a" {
+  image     = image.base
+  command   = ["sleep", "inf"]
+  env       = { A = "1" }
+  labels    = { a = "1" }
+  network { name = network.n }
+  resources { memory = "100MiB" }
+  lifetime { ttl = "2h" }
+  file "/etc/a" { content = "a" }
+  lifecycle { ignore_changes = WHICH }
+}
+`
+	for _, which := range []string{"all", "[image, command, env, network, resources, lifetime, file, labels]"} {
+		inTime(t, func(t *testing.T) {
+			text := strings.Replace(text, "WHICH", which, 1)
+			l := newLab(t, map[string]string{"main.hcl": strings.Replace(text, `"a" }`, `"never made" }`, 1)})
+			e := l.open("apply")
+			l.world.Fail(sim.OpCreate, "", errors.New("no"), sim.Before, 1)
+			l.applyFails(e, plan.Options{})
+			l.main(text)
+			l.apply(e, plan.Options{})
+			is := e.current("sandbox.a")
+			if s := is.Spec; s.Env["A"] != "1" || s.Network == nil || s.Resources.Memory != 100<<20 || time.Duration(s.Lifetime.TTL) != 2*time.Hour ||
+				s.Files["/etc/a"].Content != "a" || s.Labels["a"] != "1" || !is.Net.Address.IsValid() || is.Lease.Until.IsZero() {
+				t.Errorf("%s: made of %+v", which, s)
+			}
+			l.nothingToDo(e)
+			l.main(strings.NewReplacer(`A = "1"`, `A = "2"`, `"2h"`, `"3h"`, "inf", "100").Replace(text))
+			l.nothingToDo(e)
+			l.end(e)
+		})
+	}
+}

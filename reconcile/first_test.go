@@ -560,3 +560,40 @@ func TestDeposedFollowsItsSandbox(t *testing.T) {
 		l.tidy(e)
 	})
 }
+
+// When the files go back to the image of before, after a replacement by another one
+// failed, the instance that stayed is what is declared, and stays with its files.
+func TestRevertedImageReplacesNothing(t *testing.T) {
+	withFirst(t, firsts(""), false, func(l *lab, e *Engine) {
+		a, b := l.id(e, "sandbox.a"), l.id(e, "sandbox.b")
+		l.world.Fail(sim.OpCreate, "", errors.New("nothing in there"), sim.Before, 1)
+		other := strings.Replace(firsts(""), `"host"`, `"dir:/other"`, 1)
+		l.main(other)
+		res, _ := l.applyFails(e, plan.Options{})
+		if len(res.Failures) < 1 || res.Failures[0].Address != "sandbox.a" || res.Failures[0].Skipped || e.snapshot().Images["image.base"].Spec.Source != "dir:/other" {
+			t.Fatalf("failures %+v", res.Failures)
+		}
+		p := l.plan(e).Plan // of the same files: what failed is still to be done, from what is there
+		i := slices.IndexFunc(p.Changes, func(c plan.Change) bool { return c.Address == "sandbox.a" && c.Action == plan.ActReplace })
+		if p.Summary != (plan.Summary{Replace: 2}) || i < 0 || !slices.ContainsFunc(p.Changes[i].Diff, func(d plan.Diff) bool {
+			return d.Path == "image" && string(d.Before) == `"host"` && string(d.After) == `"dir:/other"`
+		}) {
+			t.Errorf("plan\n%s", p)
+		}
+		l.main(firsts(""))
+		if p := l.plan(e).Plan; p.Summary != (plan.Summary{Change: 1}) {
+			t.Errorf("plan\n%s", p)
+		}
+		l.apply(e, plan.Options{})
+		if l.id(e, "sandbox.a") != a || l.id(e, "sandbox.b") != b {
+			t.Error("an instance was replaced")
+		}
+		l.nothingToDo(e)
+		l.main(other) // and forth
+		l.apply(e, plan.Options{})
+		if l.id(e, "sandbox.a") == a || l.id(e, "sandbox.b") == b {
+			t.Error("not replaced")
+		}
+		l.nothingToDo(e)
+	})
+}

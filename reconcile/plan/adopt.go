@@ -10,12 +10,13 @@ import (
 // Adopt is what a change that carries After does to the record, beside what its
 // action does to the host: the declared spec becomes the recorded one, its
 // generation grows, the lease follows an edited ttl. r is the declaration with
-// everything known. Attributes under ignore_changes keep their recorded values.
+// everything known. Attributes under ignore_changes keep their recorded values, once
+// there is an instance that was made with them.
 //
 // A process that goes on running (an update in place) has the new generation;
 // one that is to be restarted or started gets it from whoever starts it.
 func Adopt(rec *Sandbox, r *config.Resource[config.Sandbox], c *Change) {
-	spec, _ := ignore(&rec.Spec, &r.Spec, r.Lifecycle.IgnoreChanges, nil)
+	spec, _ := ignore(&rec.Spec, &r.Spec, ignored(rec, r.Lifecycle), nil)
 	if !sameSandbox(&rec.Spec, spec) {
 		restart := false
 		for _, d := range diffSandbox(&rec.Spec, spec) {
@@ -35,11 +36,21 @@ func Adopt(rec *Sandbox, r *config.Resource[config.Sandbox], c *Change) {
 	}
 }
 
+// ignored are the attributes whose changes are not taken over. What has no instance,
+// not yet or because it could not be made, is made as it is declared.
+func ignored(rec *Sandbox, l config.Lifecycle) []string {
+	if rec.Instance == nil {
+		return nil
+	}
+	return l.IgnoreChanges
+}
+
 // adoptSensitive takes over what is sensitive in the declared spec. Where a value
 // stays as recorded (ignore_changes), it stays as sensitive, and as unreadable.
 func adoptSensitive(rec *Sandbox, r *config.Resource[config.Sandbox]) {
+	names := ignored(rec, r.Lifecycle)
 	kept := func(path string) bool {
-		return slices.ContainsFunc(r.Lifecycle.IgnoreChanges, func(name string) bool { return name == "all" || covers(name, path) })
+		return slices.ContainsFunc(names, func(name string) bool { return name == "all" || covers(name, path) })
 	}
 	sensitive := slices.Clone(r.Sensitive)
 	for _, path := range rec.Sensitive {

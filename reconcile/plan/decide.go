@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -389,7 +390,7 @@ func (o *one) want() bool {
 	w, rec, d := o.w, o.rec, o.d
 	a := rec.Address
 	if d != nil {
-		want, unknown := ignore(&rec.Spec, &d.Spec, d.Lifecycle.IgnoreChanges, d.Unknown)
+		want, unknown := ignore(&rec.Spec, &d.Spec, ignored(rec, d.Lifecycle), d.Unknown)
 		if !sameSandbox(&rec.Spec, want) || len(unknown) > 0 {
 			settles := slices.ContainsFunc(d.DependsOn, func(dep string) bool {
 				return slices.ContainsFunc(w.steps[dep], func(c Change) bool { return c.Action != ActNoop })
@@ -428,14 +429,22 @@ func (o *one) want() bool {
 	if w.in.Trigger == Keep {
 		filesOrigin = FromHost
 	}
-	if w.networkGone(o) {
+	img, remade, made := w.in.Records.Images[o.spec.Image], w.remade[o.spec.Image], ""
+	if rec.Instance != nil {
+		made = rec.Instance.Image
+	}
+	switch {
+	case w.networkGone(o):
 		// Nothing can be made anew without it.
-	} else if why := w.remade[o.spec.Image]; why != "" {
-		force(why, filesOrigin)
-		o.forced = append(o.forced, Diff{Path: "image", Before: encode(w.in.Records.Images[o.spec.Image].Digest), Unknown: true, Replace: true})
-	} else if i, img := rec.Instance, w.in.Records.Images[o.spec.Image]; i != nil && i.Image != "" && img != nil && img.Digest != "" && img.Digest != i.Image {
+	case remade != "" && made != "" && made == w.images[o.spec.Image].Spec.Source && len(w.images[o.spec.Image].Unknown) == 0:
+		// The image goes back to what the instance was made from, as after a replacement
+		// that failed: a digest has the form of a source.
+	case remade != "":
+		force(remade, filesOrigin)
+		o.forced = append(o.forced, Diff{Path: "image", Before: encode(cmp.Or(made, img.Digest)), Unknown: true, Replace: true})
+	case made != "" && img != nil && img.Digest != "" && img.Digest != made:
 		force("image changed", filesOrigin)
-		o.forced = append(o.forced, Diff{Path: "image", Before: encode(i.Image), After: encode(img.Digest), Replace: true})
+		o.forced = append(o.forced, Diff{Path: "image", Before: encode(made), After: encode(img.Digest), Replace: true})
 	}
 	if n := o.spec.Network; n != nil {
 		if why := w.remade[n.Name]; why != "" {

@@ -30,7 +30,7 @@ func (w *walk) image(a string) {
 			for i := range c.Diff {
 				c.Diff[i].Replace = false // it is its sandboxes that are replaced
 			}
-			c.Consequence, c.ReplacePaths = "resolved anew, sandboxes made from it are replaced", nil
+			c.Consequence, c.ReplacePaths = "resolved anew, sandboxes made from another are replaced", nil
 			w.remade[a] = "image changed"
 		}
 		w.add(c)
