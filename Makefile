@@ -82,7 +82,11 @@ properties: deps $(PINIT) $(STARTER)
 FUZZTIME ?= 30s
 fuzz: $(PINIT) $(STARTER)
 	$(GO) test ./config -run '^$$' -fuzz FuzzEvaluate -fuzztime $(FUZZTIME) -fuzzminimizetime 10x
+	$(GO) test ./config -run '^$$' -fuzz FuzzAddress -fuzztime $(FUZZTIME) -fuzzminimizetime 10x
 	$(GO) test ./reconcile/plan -run '^$$' -fuzz FuzzPlan -fuzztime $(FUZZTIME) -fuzzminimizetime 10x
+	$(GO) test ./reconcile -run '^$$' -fuzz FuzzPush -fuzztime $(FUZZTIME) -fuzzminimizetime 10x
+	$(GO) test ./cmd/cli -run '^$$' -fuzz FuzzSavedPlan -fuzztime $(FUZZTIME) -fuzzminimizetime 10x
+	$(GO) test ./cmd/cli -run '^$$' -fuzz FuzzConsole -fuzztime $(FUZZTIME) -fuzzminimizetime 10x
 
 # A machine of its own, emulated, with the distribution's kernel and cgroup v2 only:
 # the tests of the real kernel run in it, and then its power is cut in the middle of

@@ -3,12 +3,15 @@ package config
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
+	"time"
 )
 
 // disk is what functions see of the file system. While a configuration is
@@ -20,8 +23,8 @@ type disk struct {
 	valueless bool // of Check
 }
 
-// maxRead bounds a file that a function reads, in bytes: it becomes part of
-// every saved plan.
+// maxRead bounds a file of the configuration or that a function reads, in bytes: it
+// becomes part of every saved plan.
 const maxRead = 16 << 20
 
 // clean is the key of a path in Source.Reads: relative paths are relative to
@@ -61,17 +64,71 @@ func (d *disk) failed(key string, err error) error {
 	return err
 }
 
+// maxWait bounds how long a file is read that has nothing to give for now, such as
+// /proc/kmsg.
+const maxWait = 2 * time.Second
+
+// readBounded reads a file that has an end. It is looked at before it is opened, for
+// opening alone may wait or have an effect, as with a pipe or /dev/watchdog; and again
+// after, for it may have become another one meanwhile.
 func readBounded(path string) ([]byte, error) {
 	info, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return nil, err
-	case !info.Mode().IsRegular():
-		return nil, errors.New("it is not a regular file")
-	case info.Size() > maxRead:
-		return nil, fmt.Errorf("it has %d bytes, and functions read at most %d", info.Size(), maxRead)
+	if err == nil {
+		err = bounded(info)
 	}
-	return os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err = f.Stat(); err == nil {
+		err = bounded(info)
+	}
+	if err != nil {
+		return nil, err
+	}
+	_ = f.SetReadDeadline(time.Now().Add(maxWait)) // refused for what never waits
+	return readAll(f)
+}
+
+// readGiven reads a file that was named on the command line, which may be a pipe from
+// the shell, or /dev/null.
+func readGiven(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil || info.IsDir() || info.Mode().IsRegular() {
+		return readBounded(path)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return readAll(f)
+}
+
+func bounded(info fs.FileInfo) error {
+	switch {
+	case !info.Mode().IsRegular():
+		return errors.New("it is not a regular file")
+	case info.Size() > maxRead:
+		return fmt.Errorf("it has %d bytes, and at most %d are read", info.Size(), maxRead)
+	}
+	return nil
+}
+
+// readAll reads to the end, which files may have that tell no size.
+func readAll(r io.Reader) ([]byte, error) {
+	content, err := io.ReadAll(io.LimitReader(r, maxRead+1))
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, errors.New("it does not end")
+	case err == nil && len(content) > maxRead:
+		return nil, fmt.Errorf("it has more than the %d bytes that are read", maxRead)
+	}
+	return content, err
 }
 
 // exists reports whether path is a regular file.

@@ -94,3 +94,41 @@ func tooMuch(text string) bool {
 	}
 	return false
 }
+
+// FuzzAddress feeds whatever texts as addresses: what is taken for one has a single form
+// that is read as the same address, is covered by itself, and moves to where a move leads.
+func FuzzAddress(f *testing.F) {
+	for _, text := range []string{
+		"sandbox.py", `sandbox.worker["a"]`, "sandbox.worker[0]", `module.ci["a"].sandbox.runner[0]`, "module.ci", "module.ci.module.db",
+		`sandbox.w["a\"b\\${x}\u001b"]`, "sandbox.w[1e3]", "sandbox.w[-1]", "sandbox.w[*]", "sandbox.w.0", "sandbox", "", ".", `sandbox.w["a"]["b"]`, "sandbox.\x1b[31m",
+		`sandbox.w["$${a}"]`, "sandbox.w[0x10]", "sandbox.w [0]", "sandbox.w/*c*/[0]", "policy.p", `module.m[".sandbox.x"].volume.v`,
+	} {
+		f.Add(text, "sandbox.other")
+	}
+	f.Fuzz(func(t *testing.T, text, other string) {
+		if m, err := ParseModule(text); err == nil {
+			if again, err := ParseModule(m); err != nil || again != m {
+				t.Fatalf("%q is module %q, which is %q: %v", text, m, again, err)
+			}
+		}
+		a, err := ParseAddress(text)
+		if err != nil {
+			return
+		}
+		form := a.String()
+		b, err := ParseAddress(form)
+		if err != nil || b != a || b.String() != form {
+			t.Fatalf("%q is %#v, written %q, which is %#v: %v", text, a, form, b, err)
+		}
+		if !Covers(form, form) || !Covers(a.Whole(), form) || a.Module != "" && !Covers(a.Module, form) {
+			t.Fatalf("%s is not covered by what it is in", form)
+		}
+		to, err := ParseAddress(other)
+		if err != nil || to.Type != a.Type {
+			return
+		}
+		if got, moved := (Move{From: form, To: to.String()}).Apply(form); !moved || got != to.String() && to.Key != nil {
+			t.Fatalf("from %s to %s it moves to %s, %t", form, to, got, moved)
+		}
+	})
+}

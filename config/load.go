@@ -52,7 +52,7 @@ func Load(dir string, in Inputs) (*Source, Diagnostics) {
 	for _, name := range names {
 		switch {
 		case strings.HasSuffix(name, ".hcl"):
-			src, err := os.ReadFile(filepath.Join(root, name))
+			src, err := readBounded(filepath.Join(root, name))
 			if err != nil {
 				k.fail("", nil, "Cannot read the configuration", "File %s cannot be read: %s.", filepath.Join(dir, name), reason(err))
 				continue
@@ -115,7 +115,7 @@ func (s *Source) loadModule(k *sink, dir string) (out []parsedFile) {
 		if !strings.HasSuffix(name, ".hcl") {
 			continue
 		}
-		src, err := os.ReadFile(filepath.Join(full, name))
+		src, err := readBounded(filepath.Join(full, name))
 		if err != nil {
 			k.fail("", nil, "Cannot read the configuration", "File %s cannot be read: %s.", path.Join(dir, name), reason(err))
 			continue
@@ -136,8 +136,9 @@ func (s *Source) lost(key, why string) {
 	s.unread[key] = why
 }
 
-// fileNames are the directory's regular files, sorted; hidden ones and
-// editors' backups are left out.
+// fileNames are what is no directory in a directory, sorted; hidden ones and editors'
+// backups are left out. What is no regular file is among them, for who reads it refuses
+// it: a configuration with a part left out destroys what that declared.
 func fileNames(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -149,7 +150,7 @@ func fileNames(dir string) ([]string, error) {
 		if strings.HasPrefix(name, ".") || strings.HasSuffix(name, "~") || strings.HasPrefix(name, "#") {
 			continue
 		}
-		if info, err := os.Stat(filepath.Join(dir, name)); err == nil && !info.Mode().IsRegular() {
+		if info, err := os.Stat(filepath.Join(dir, name)); err == nil && info.IsDir() {
 			continue
 		}
 		out = append(out, name)
@@ -195,7 +196,7 @@ func (s *Source) loadValues(k *sink, files []string, in Inputs) {
 		return strings.Compare(a, b)
 	})
 	for _, name := range files {
-		s.loadValuesFile(k, filepath.Join(s.Dir, name), name, name)
+		s.loadValuesFile(k, readBounded, filepath.Join(s.Dir, name), name, name)
 	}
 	order := in.Order
 	if order == nil {
@@ -211,7 +212,7 @@ func (s *Source) loadValues(k *sink, files []string, in Inputs) {
 		i, err := strconv.Atoi(number)
 		switch {
 		case err == nil && kind == "file" && i >= 0 && i < len(in.VarFiles):
-			s.loadValuesFile(k, in.VarFiles[i], in.VarFiles[i], "-var-file="+in.VarFiles[i])
+			s.loadValuesFile(k, readGiven, in.VarFiles[i], in.VarFiles[i], "-var-file="+in.VarFiles[i])
 		case err == nil && kind == "var" && i >= 0 && i < len(in.Vars):
 			name, value, ok := strings.Cut(in.Vars[i], "=")
 			if name = strings.TrimSpace(name); !ok || !hclsyntax.ValidIdentifier(name) {
@@ -237,8 +238,8 @@ func (s *Source) secretive() bool {
 	return false
 }
 
-func (s *Source) loadValuesFile(k *sink, path, name, origin string) {
-	src, err := os.ReadFile(path)
+func (s *Source) loadValuesFile(k *sink, read func(string) ([]byte, error), path, name, origin string) {
+	src, err := read(path)
 	if err != nil {
 		k.fail("", nil, "Cannot read variable values", "File %s cannot be read: %s.", path, reason(err))
 		return

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"regexp"
 	"time"
@@ -51,7 +50,7 @@ func LoadSettings(file string) (Settings, Diagnostics) {
 	full, err := filepath.Abs(file)
 	var src []byte
 	if err == nil {
-		src, err = os.ReadFile(full)
+		src, err = readGiven(full)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil

@@ -749,8 +749,21 @@ func (e *Engine) currentPlan(f *PlanFile) (*SavedPlan, error) {
 		return stale(fmt.Sprintf("the state has changed since (serial %d then, %d now)", s.Result.Serial, r.Serial))
 	case s.Source == nil || s.Source.Digest() != s.Result.Digest:
 		return stale("its configuration does not match its digest")
+	case !shownAs(f.Result.Plan, s.Result.Plan):
+		return nil, &Error{Kind: Invalid, Message: "the saved plan is damaged: what it shows is not what it would do; make a new plan"}
 	}
 	return s, nil
+}
+
+// shownAs reports whether a plan file shows the plan that is sealed in it: only that one
+// is protected against changes.
+func shownAs(shown, sealed *plan.Plan) bool {
+	if shown == nil || sealed == nil {
+		return shown == sealed
+	}
+	a, err := json.Marshal(shown)
+	b, err2 := json.Marshal(redactedPlan(sealed))
+	return errors.Join(err, err2) == nil && bytes.Equal(a, b)
 }
 
 // PlanFileVersion is the version of plan files.

@@ -282,11 +282,20 @@ type testimony struct {
 }
 
 func (x *testimony) check() state.Check {
-	known := newDocuments()
+	hear := x.hear()
 	return func(bucket, key string, doc []byte) error {
+		_, err := hear(bucket, key, doc)
+		return err
+	}
+}
+
+// hear reads documents, blocks first.
+func (x *testimony) hear() func(bucket, key string, doc []byte) (any, error) {
+	known := newDocuments()
+	return func(bucket, key string, doc []byte) (any, error) {
 		into, err := known.read(bucket, key, doc)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		switch v := into.(type) {
 		case *plan.Sandbox:
@@ -296,7 +305,7 @@ func (x *testimony) check() state.Check {
 				x.last = v.At
 			}
 		}
-		return nil
+		return into, nil
 	}
 }
 

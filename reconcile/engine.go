@@ -252,7 +252,7 @@ func loadBlocks(tx state.Tx, x *blocks) error {
 }
 
 func unreadable(bucket, key string, err error) error {
-	if err != nil {
+	if err != nil && !errors.Is(err, seal.ErrKeyFile) { // that one says what is to be done
 		err = fmt.Errorf("state %s: document %q cannot be read: %w; pinfold state verify tells all that is wrong, pinfold state restore puts a backup back", bucket, key, err)
 	}
 	return err

@@ -33,8 +33,12 @@ type StateDocument struct {
 // stateFormat is the version of StateDocument.
 const stateFormat = "1"
 
+// maxSerial is the greatest that tools which edit JSON leave as it is: they take numbers
+// for IEEE 754 doubles. It is the microseconds of the year 2255.
+const maxSerial = 1 << 53
+
 // metaKeys are what a state says of itself that goes with it.
-var metaKeys = []string{metaConfigDir, metaDigest, metaOverride, metaRunDir}
+var metaKeys = []string{metaConfigDir, metaDigest, metaOverride, metaRunDir, metaCycles}
 
 // recordBuckets are those whose documents have keys of their own.
 var recordBuckets = []string{state.Blocks, state.Sandboxes, state.Networks, state.Volumes, state.Images, state.Outputs, state.Ended}
@@ -133,7 +137,7 @@ func Push(ctx context.Context, o OpenOptions, r PushRequest) (*PushResult, error
 		return nil, &Error{Kind: Locked, Message: fmt.Sprintf("an agent in %s has the state %s; stop it, push, and start it again; nothing was changed", o.RunDir, statePath(o.StateDir))}
 	}
 	var told testimony
-	counts, err := r.Document.check(told.check())
+	counts, err := r.Document.check(told.hear())
 	if err != nil {
 		return nil, &Error{Kind: Invalid, Message: fmt.Sprintf("cannot push %s: %v; nothing was changed", r.Name, err)}
 	}
@@ -164,7 +168,7 @@ func Push(ctx context.Context, o OpenOptions, r PushRequest) (*PushResult, error
 }
 
 // check tells why this pinfold cannot take the document, and counts what is in it.
-func (d *StateDocument) check(read state.Check) (map[string]int, error) {
+func (d *StateDocument) check(read func(bucket, key string, doc []byte) (any, error)) (map[string]int, error) {
 	switch {
 	case d.FormatVersion != stateFormat:
 		return nil, fmt.Errorf("it is of format %q, this pinfold reads format %q: pull it again", d.FormatVersion, stateFormat)
@@ -172,6 +176,8 @@ func (d *StateDocument) check(read state.Check) (map[string]int, error) {
 		return nil, fmt.Errorf("it is of a state with schema %d, this pinfold has schema %d: pull it with this one", d.Schema, state.Schema)
 	case len(d.Journal) > 0:
 		return nil, errors.New("it was pulled in the middle of a step; pull it again when nothing is under way")
+	case d.Serial > maxSerial:
+		return nil, fmt.Errorf("serial %d is none that a state has", d.Serial)
 	}
 	counts := map[string]int{}
 	for bucket := range d.Documents {
@@ -184,16 +190,24 @@ func (d *StateDocument) check(read state.Check) (map[string]int, error) {
 			return nil, fmt.Errorf("its meta has a key that is not known, %q", key)
 		}
 	}
+	if _, err := cyclesOf(d.Meta[metaCycles]); err != nil {
+		return nil, err
+	}
+	fitting := newCoherent()
 	for _, bucket := range recordBuckets { // blocks come before what stands on them
 		for _, key := range sortedKeys(d.Documents[bucket]) {
-			if err := read(bucket, key, d.Documents[bucket][key]); err != nil {
+			v, err := read(bucket, key, d.Documents[bucket][key])
+			if err != nil {
 				return nil, fmt.Errorf("%s %q cannot be read: %w", bucket, key, err)
+			}
+			if err := fitting.add(bucket, key, v); err != nil {
+				return nil, fmt.Errorf("%s %q does not fit with the rest: %w", bucket, key, err)
 			}
 		}
 		counts[bucket] = len(d.Documents[bucket])
 	}
 	for i, doc := range d.History {
-		if err := read(state.History, "", doc); err != nil {
+		if _, err := read(state.History, "", doc); err != nil {
 			return nil, fmt.Errorf("event %d of its history cannot be read: %w", i+1, err)
 		}
 	}

@@ -109,6 +109,52 @@ func TestPullAndPush(t *testing.T) {
 	l.end(e)
 }
 
+func members(d *StateDocument, bucket, key string) map[string]json.RawMessage {
+	var m map[string]json.RawMessage
+	if err := json.Unmarshal(d.Documents[bucket][key], &m); err != nil {
+		panic(err)
+	}
+	return m
+}
+
+func put(d *StateDocument, bucket, key string, m map[string]json.RawMessage) {
+	doc, err := json.Marshal(m)
+	if err != nil {
+		panic(err)
+	}
+	d.Documents[bucket][key] = doc
+}
+
+// edit gives a document's member another value, as somebody with an editor does.
+func edit(d *StateDocument, bucket, key, member, value string) {
+	m := members(d, bucket, key)
+	m[member] = json.RawMessage(value)
+	put(d, bucket, key, m)
+}
+
+func editInstance(d *StateDocument, member, value string) {
+	var i map[string]json.RawMessage
+	if err := json.Unmarshal(members(d, state.Sandboxes, "sandbox.b")["instance"], &i); err != nil {
+		panic(err)
+	}
+	i[member] = json.RawMessage(value)
+	doc, err := json.Marshal(i)
+	if err != nil {
+		panic(err)
+	}
+	edit(d, state.Sandboxes, "sandbox.b", "instance", string(doc))
+}
+
+func copyMember(d *StateDocument, member, from, to string) {
+	edit(d, state.Sandboxes, to, member, string(members(d, state.Sandboxes, from)[member]))
+}
+
+func moveDocument(d *StateDocument, from, to string) {
+	edit(d, state.Sandboxes, from, "address", `"`+to+`"`)
+	d.Documents[state.Sandboxes][to] = d.Documents[state.Sandboxes][from]
+	delete(d.Documents[state.Sandboxes], from)
+}
+
 // What is no state of this pinfold is refused with the reason, and nothing changes.
 func TestPushRefuses(t *testing.T) {
 	l := newLab(t, map[string]string{"main.hcl": twoSandboxes})
@@ -137,6 +183,33 @@ func TestPushRefuses(t *testing.T) {
 		"is no UUID":                     func(d *StateDocument) { d.Lineage = "x" },
 		"that is of lineage":             func(d *StateDocument) { d.Lineage = "01234567-0123-0123-0123-0123456789ab" },
 		"this " + "0":                    func(d *StateDocument) { d.Serial = 0 },
+		"is none that a state has":       func(d *StateDocument) { d.Serial = 1<<64 - 1 },
+		"what it says of moved blocks":   func(d *StateDocument) { d.Meta[metaCycles] = "a" },
+
+		// Each of these can be read, but does not fit with the rest.
+		"its uid ":                    func(d *StateDocument) { copyMember(d, "uid", "sandbox.a", "sandbox.b") },
+		"its id ":                     func(d *StateDocument) { copyMember(d, "instance", "sandbox.a", "sandbox.b") },
+		"sandbox.a has its id range":  func(d *StateDocument) { copyMember(d, "ids", "sandbox.a", "sandbox.b") },
+		"sandbox.a has its address":   func(d *StateDocument) { copyMember(d, "net", "sandbox.a", "sandbox.b") },
+		"sandbox.a has the host port": func(d *StateDocument) { copyMember(d, "ports", "sandbox.a", "sandbox.b") },
+		"no id range that":            func(d *StateDocument) { edit(d, state.Sandboxes, "sandbox.b", "ids", `{"base": 0, "size": 65536}`) },
+		"its address is sandbox.c":    func(d *StateDocument) { edit(d, state.Sandboxes, "sandbox.b", "address", `"sandbox.c"`) },
+		"has no uid":                  func(d *StateDocument) { edit(d, state.Sandboxes, "sandbox.b", "uid", `""`) },
+		`"../../../etc" is no id`:     func(d *StateDocument) { edit(d, state.Volumes, "volume.data", "id", `"../../../etc"`) },
+		`"../instances" is no id`:     func(d *StateDocument) { edit(d, state.Sandboxes, "sandbox.a", "claims", `{"work": "../instances"}`) },
+		`"eth0" is no id`:             func(d *StateDocument) { edit(d, state.Networks, "network.n", "id", `"eth0"`) },
+		"do not go together":          func(d *StateDocument) { edit(d, state.Networks, "network.n", "gateway", `"10.1.2.3"`) },
+		"cannot be \"zzz\"":           func(d *StateDocument) { editInstance(d, "phase", `"zzz"`) },
+		"cannot have pid -1":          func(d *StateDocument) { editInstance(d, "pid", `-1`) },
+		"no address of what is in":    func(d *StateDocument) { moveDocument(d, "sandbox.b", "network.b") },
+		"is its own and a deposed one": func(d *StateDocument) {
+			edit(d, state.Sandboxes, "sandbox.b", "deposed", `[{"instance": `+string(members(d, state.Sandboxes, "sandbox.b")["instance"])+`}]`)
+		},
+		"its range 10.": func(d *StateDocument) {
+			second := members(d, state.Networks, "network.n")
+			second["address"], second["id"] = []byte(`"network.o"`), []byte(`"00000000"`)
+			put(d, state.Networks, "network.o", second)
+		},
 	} {
 		d := again(t, whole)
 		change(d)

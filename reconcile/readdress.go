@@ -24,13 +24,20 @@ const metaCycles = "moved_cycles"
 
 // loadCycles reads which groups of moved blocks were gone through.
 func loadCycles(tx state.Tx) ([]string, error) {
-	text := tx.Meta(metaCycles)
+	all, err := cyclesOf(tx.Meta(metaCycles))
+	if err != nil {
+		return nil, fmt.Errorf("state: %w", err)
+	}
+	return all, nil
+}
+
+func cyclesOf(text string) ([]string, error) {
 	if text == "" {
 		return nil, nil
 	}
 	var all []string
 	if err := json.Unmarshal([]byte(text), &all); err != nil {
-		return nil, fmt.Errorf("state: what it says of moved blocks cannot be read: %w", err)
+		return nil, fmt.Errorf("what it says of moved blocks cannot be read: %w", err)
 	}
 	return all, nil
 }

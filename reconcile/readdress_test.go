@@ -187,7 +187,14 @@ func TestTwoTradeNames(t *testing.T) {
 		}
 	}
 	check(green, blue)
+	pulled, err := e.Pull(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	l.close(e)
+	if _, err := Push(t.Context(), OpenOptions{StateDir: l.state, RunDir: t.TempDir()}, PushRequest{Name: "s.json", Document: again(t, pulled)}); err != nil {
+		t.Fatal(err)
+	}
 	e = l.open("apply")
 	check(green, blue)
 	l.apply(e, plan.Options{})

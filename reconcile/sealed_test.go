@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -107,6 +108,15 @@ func TestSensitiveValuesStayInside(t *testing.T) {
 			t.Fatal(err)
 		}
 		silent(t, "plan", p, secret)
+
+		// What a file shows is not sealed, and yet cannot be another plan than the one in it.
+		forged := *p
+		shown := *p.Plan
+		shown.Changes = slices.Clone(shown.Changes[:len(shown.Changes)-1])
+		forged.Plan = &shown
+		_, err = e.Apply(ctx, ApplyRequest{Saved: &PlanFile{FormatVersion: PlanFileVersion, Result: forged}, AutoApprove: true}, nil, nil)
+		l.refused(err, Invalid, "what it shows is not what it would do")
+
 		apply(ApplyRequest{Saved: &PlanFile{FormatVersion: PlanFileVersion, Result: *p}, AutoApprove: true})
 
 		id := l.id(e, "sandbox.a")

@@ -1,13 +1,13 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
 	"time"
 
-	"github.com/google/renameio/v2"
 	"github.com/urfave/cli/v3"
 
 	"pinfold/cmd/view"
@@ -132,16 +132,12 @@ func (r *run) graphRecords(ctx context.Context, g *graphing, src *config.Source)
 	return known, nil
 }
 
-// writePage writes the file whole or not at all.
+// writePage writes the page that -html asked for.
 func (r *run) writePage(path string, graph *view.Graph, title string) error {
-	f, err := renameio.NewPendingFile(path, renameio.WithPermissions(0o644))
-	if err != nil {
-		return fmt.Errorf("cannot write the page: %w", err)
-	}
-	defer f.Cleanup() // does nothing once it has its name
-	screen := &view.Screen{W: f}
+	var page bytes.Buffer
+	screen := &view.Screen{W: &page}
 	screen.HTML(graph, title, r.Now())
-	if err := errors.Join(screen.Err(), f.CloseAtomicallyReplace()); err != nil {
+	if err := errors.Join(screen.Err(), writeOut(path, page.Bytes(), 0o644)); err != nil {
 		return fmt.Errorf("cannot write the page %s: %w", path, err)
 	}
 	r.out.Printf("Wrote %s\n", view.Printable(path))

@@ -23,6 +23,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -39,6 +40,8 @@ const (
 var (
 	// ErrNoKey: the value was sealed with a key that the key file does not have.
 	ErrNoKey = errors.New("it was sealed with a key that is not in " + FileName)
+	// ErrKeyFile: what lies at the key file's place is not to be used.
+	ErrKeyFile = errors.New("the key of sensitive values cannot be used")
 	// ErrDamaged: what is to be opened was changed, or is not for this purpose.
 	ErrDamaged = errors.New("the sealed value is damaged")
 )
@@ -50,6 +53,8 @@ type Box struct {
 	mu   sync.Mutex
 	read bool
 	keys []key
+	text []byte      // what the file said
+	info fs.FileInfo // of the file that said it; nil: there was none
 }
 
 type key struct {
@@ -64,7 +69,9 @@ func In(dir string) *Box { return &Box{path: filepath.Join(dir, FileName)} }
 func (b *Box) Path() string { return b.path }
 
 // Seal encrypts a value for a purpose, a short text that Open must be given too. It
-// makes the key file where there is none, and it is on the disk before Seal returns.
+// makes the key file where there is none, and it is on the disk before Seal returns: one
+// that was removed under this process is written again, for else nobody could read later
+// what is sealed now, nor what was.
 func (b *Box) Seal(value []byte, purpose string) (string, error) {
 	k, err := b.sealing()
 	if err != nil {
@@ -102,6 +109,9 @@ func (b *Box) Open(sealed, purpose string) ([]byte, error) {
 func (b *Box) sealing() (key, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if err := b.follow(); err != nil {
+		return key{}, err
+	}
 	if err := b.load(); err != nil {
 		return key{}, err
 	}
@@ -131,38 +141,76 @@ func (b *Box) opening(id string) (key, error) {
 	return key{}, fmt.Errorf("%w (%s)", ErrNoKey, b.path)
 }
 
+// follow makes sure that the keys in memory are those in the file.
+func (b *Box) follow() error {
+	if !b.read || b.info == nil {
+		b.read = false
+		return nil
+	}
+	info, err := os.Lstat(b.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		err := writeNew(b.path, b.text)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // the state is gone with it, and whoever writes that says so
+		}
+		if err != nil && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("cannot write the key of sensitive values again, which was removed: %w", err)
+		}
+		b.read = false
+	case err != nil:
+		return fmt.Errorf("cannot look at the key of sensitive values: %w", err)
+	case !os.SameFile(info, b.info) || info.Size() != b.info.Size() || !info.ModTime().Equal(b.info.ModTime()):
+		b.read = false
+	}
+	return nil
+}
+
 func (b *Box) load() error {
 	if b.read {
 		return nil
 	}
-	f, err := os.OpenFile(b.path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		b.keys, b.read = nil, true
+	// Opening waits for nobody, as it would with a pipe.
+	f, err := os.OpenFile(b.path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		b.keys, b.text, b.info, b.read = nil, nil, nil, true
 		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("cannot read the key of sensitive values: %w", err)
+	case errors.Is(err, unix.ELOOP):
+		return b.unfit("it is a symbolic link")
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrKeyFile, err)
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return fmt.Errorf("cannot look at the key of sensitive values: %w", err)
+		return fmt.Errorf("%w: %w", ErrKeyFile, err)
+	}
+	if !info.Mode().IsRegular() {
+		return b.unfit("it is not a regular file")
+	}
+	if owner := info.Sys().(*syscall.Stat_t).Uid; owner != 0 && int(owner) != os.Geteuid() {
+		return fmt.Errorf("%w: %s belongs to user %d, who may read it; run: chown %d %s", ErrKeyFile, b.path, owner, os.Geteuid(), b.path)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return fmt.Errorf("others than its owner may use %s (mode %04o); run: chmod 0600 %s", b.path, info.Mode().Perm(), b.path)
+		return fmt.Errorf("%w: others than its owner may use %s (mode %04o); run: chmod 0600 %s", ErrKeyFile, b.path, info.Mode().Perm(), b.path)
 	}
 	const most = 64 << 10
 	data := make([]byte, most+1)
 	n, err := f.Read(data)
 	if err != nil && n == 0 || n > most {
-		return fmt.Errorf("%s is not a key file: put the one back that was there, or move it away", b.path)
+		return b.unfit("it is empty or too large")
 	}
 	keys, err := parse(data[:n])
 	if err != nil {
-		return fmt.Errorf("%s is not a key file: %w; put the one back that was there, or move it away", b.path, err)
+		return b.unfit(err.Error())
 	}
-	b.keys, b.read = keys, true
+	b.keys, b.text, b.info, b.read = keys, data[:n], info, true
 	return nil
+}
+
+func (b *Box) unfit(why string) error {
+	return fmt.Errorf("%w: %s: %s; put the one back that was there, or move it away", ErrKeyFile, b.path, why)
 }
 
 func parse(data []byte) ([]key, error) {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 )
 
@@ -114,14 +115,82 @@ func TestUnsafeKeyFilesAreRefused(t *testing.T) {
 		"huge":   func(p string) error { return os.WriteFile(p, bytes.Repeat([]byte("A"), 1<<20), 0o600) },
 		"link":   func(p string) error { return os.Symlink("/dev/zero", p) },
 		"folder": func(p string) error { return os.Mkdir(p, 0o700) },
+		"pipe":   func(p string) error { return syscall.Mkfifo(p, 0o600) },
 	} {
 		b := In(t.TempDir())
 		if err := make(b.Path()); err != nil {
 			t.Fatal(err)
 		}
-		if sealed, err := b.Seal([]byte("x"), "p"); err == nil || !strings.Contains(err.Error(), b.Path()) {
+		if sealed, err := b.Seal([]byte("x"), "p"); !errors.Is(err, ErrKeyFile) || !strings.Contains(err.Error(), b.Path()) {
 			t.Errorf("%s: %q, %v", name, sealed, err)
 		}
+	}
+}
+
+func TestKeyFileOfAnotherUserIsRefused(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root gives files to others")
+	}
+	b := In(t.TempDir())
+	sealed, err := b.Seal([]byte("x"), "p")
+	if err == nil {
+		err = os.Chown(b.Path(), 1234, -1)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := In(filepath.Dir(b.Path())).Open(sealed, "p"); !errors.Is(err, ErrKeyFile) || !strings.Contains(err.Error(), "chown 0 "+b.Path()) {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// What a process seals can be read by the next one, whatever was done to the key file
+// in between.
+func TestKeyFileChangedUnderUse(t *testing.T) {
+	t.Parallel()
+	b := In(t.TempDir())
+	first, err := b.Seal([]byte("first"), "p")
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(when string, texts ...string) {
+		t.Helper()
+		for _, text := range texts {
+			if _, err := In(filepath.Dir(b.Path())).Open(text, "p"); err != nil {
+				t.Errorf("%s: %v", when, err)
+			}
+		}
+	}
+	if err := os.Remove(b.Path()); err != nil {
+		t.Fatal(err)
+	}
+	second, err := b.Seal([]byte("second"), "p")
+	if err != nil {
+		t.Fatal(err)
+	}
+	check("removed", first, second)
+
+	// Another's key is put there.
+	other := In(t.TempDir())
+	if _, err := other.Seal(nil, "p"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(other.Path(), b.Path()); err != nil {
+		t.Fatal(err)
+	}
+	third, err := b.Seal([]byte("third"), "p")
+	if err != nil {
+		t.Fatal(err)
+	}
+	check("replaced", third)
+
+	// The whole directory is gone: whoever writes the state says so, not this one.
+	if err := os.RemoveAll(filepath.Dir(b.Path())); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Seal([]byte("fourth"), "p"); err != nil {
+		t.Error(err)
 	}
 }
 
