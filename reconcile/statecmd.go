@@ -88,7 +88,7 @@ func (e *Engine) StateMove(ctx context.Context, r StateMoveRequest) (*StateMoveR
 		return nil, notRecorded(r.From)
 	}
 	for _, a := range records.Addresses() {
-		if _, moves := addresses[a]; !moves && slices.ContainsFunc(res.Moved, func(m Readdress) bool { return m.To == a }) {
+		if _, moves := addresses[a]; !moves && (a == to || slices.ContainsFunc(res.Moved, func(m Readdress) bool { return m.To == a })) {
 			return nil, &Error{Kind: Conflict, Message: fmt.Sprintf("cannot move %s to %s: %s is on record already; move that to another address first, or forget it (pinfold state rm); nothing was changed", r.From, r.To, a)}
 		}
 	}

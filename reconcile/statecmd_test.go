@@ -152,6 +152,14 @@ func TestStateMoveRefusals(t *testing.T) {
 	if got := e.snapshot().Serial; got != serial || e.current("sandbox.a") == nil {
 		t.Errorf("serial %d, was %d", got, serial)
 	}
+
+	// A whole block is not put beside what has the address of a whole block already.
+	l.mv(e, "sandbox.a", `sandbox.w["x"]`)
+	_, err = e.StateMove(context.Background(), StateMoveRequest{From: "sandbox.w", To: "sandbox.b"})
+	l.refused(err, Conflict, "sandbox.b is on record already")
+	if e.current(`sandbox.w["x"]`) == nil {
+		t.Error("it was moved")
+	}
 	l.end(e)
 }
 
