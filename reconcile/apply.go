@@ -309,8 +309,9 @@ func (e *Engine) prepareSettled(ctx context.Context, r PlanRequest) (*prepared, 
 		return p, err
 	}
 	var all []*plan.Sandbox
+	covered := p.covered()
 	for _, address := range sortedKeys(p.before.Sandboxes) {
-		if rec := p.before.Sandboxes[address]; dying(p.seen.Instances, rec) && inScope(r.Options, address) {
+		if rec := p.before.Sandboxes[address]; dying(p.seen.Instances, rec) && covered[rec.UID] {
 			all = append(all, rec)
 		}
 	}
@@ -341,9 +342,16 @@ func (e *Engine) prepareSettled(ctx context.Context, r PlanRequest) (*prepared, 
 	return p, err
 }
 
-// inScope tells whether a plan with these options is about the sandbox itself.
-func inScope(o plan.Options, address string) bool {
-	return (len(o.Targets) == 0 || slices.Contains(o.Targets, address)) && !slices.Contains(o.Excludes, address)
+// covered are the recorded sandboxes that the plan speaks of, by uid: not those that
+// -target and -exclude leave out.
+func (p *prepared) covered() map[string]bool {
+	uids := make(map[string]bool, len(p.Plan.Status))
+	for address := range p.Plan.Status {
+		if rec := p.records.Sandboxes[address]; rec != nil {
+			uids[rec.UID] = true
+		}
+	}
+	return uids
 }
 
 // stillApproved makes the plan again when the state changed while it was shown,
@@ -442,10 +450,10 @@ func (e *Engine) remaining(p *prepared, failures []Failure) []Failure {
 	if p.options.RefreshOnly {
 		return nil
 	}
-	wanted := declaredBy(p.desired).sandboxes
+	wanted, covered := declaredBy(p.desired).sandboxes, p.covered()
 	var all []Failure
 	for _, address := range sortedKeys(p.records.Sandboxes) {
-		if !p.options.Destroy && wanted[address] != nil || !inScope(p.options, address) || e.current(address) == nil ||
+		if !p.options.Destroy && wanted[address] != nil || !covered[p.records.Sandboxes[address].UID] || e.current(address) == nil ||
 			slices.ContainsFunc(failures, func(f Failure) bool { return f.Address == address }) {
 			continue
 		}
@@ -532,6 +540,9 @@ func (e *actor) finishApply(ctx context.Context, p *prepared, run *run, res *App
 			set(&w.outputs, outputs[i].Name, &outputs[i])
 		}
 	}
+	outputs = slices.DeleteFunc(outputs, func(o config.Output) bool {
+		return withheld[o.Name] && e.records.Outputs[o.Name] == nil // nothing is kept of it
+	})
 	e.mu.Unlock()
 	res.Outputs = redactedOutputs(outputs)
 	if len(res.Failures) == 0 && !res.Interrupted && !narrow {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -557,6 +558,37 @@ func TestTargetAndExclude(t *testing.T) {
 	}
 	l.tidy(e)
 	l.end(e)
+}
+
+// What -exclude leaves out is not missed in the end: with its keys, without a for_each
+// that is gone, and with what is kept for its sake.
+func TestExcludeOfWhatIsRemoved(t *testing.T) {
+	base := `image "base" { source = "host" }` + box("kept", "")
+	for name, tc := range map[string]struct{ before, after, exclude string }{
+		"each key":             {box("z", `for_each = toset(["x", "y"])`), "", "sandbox.z"},
+		"each number":          {box("z", `count = 2`), "", "sandbox.z"},
+		"one key":              {box("z", `for_each = toset(["x"])`), "", `sandbox.z["x"]`},
+		"only for_each":        {box("z", `for_each = toset(["x"])`), box("z", ""), "sandbox.z"},
+		"what it is made for":  {box("z", "") + box("y", "depends_on = [sandbox.z]"), "", "sandbox.y"},
+		"a dependency of keys": {box("z", `count = 2`) + box("y", "depends_on = [sandbox.z]"), "", "sandbox.y"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t, map[string]string{"main.hcl": base + tc.before})
+			e := l.open("apply")
+			l.apply(e, plan.Options{})
+			was := l.phases(e)
+			l.main(base + tc.after)
+			l.apply(e, plan.Options{Excludes: []string{tc.exclude}})
+			if now := l.phases(e); !maps.Equal(was, now) {
+				t.Errorf("%v became %v", was, now)
+			}
+			l.apply(e, plan.Options{})
+			if rec := e.current(`sandbox.z["x"]`); rec != nil {
+				t.Errorf("%s is still there", rec.Address)
+			}
+			l.end(e)
+		})
+	}
 }
 
 func TestDestroyWithoutFiles(t *testing.T) {

@@ -153,11 +153,21 @@ output "good" {
     error_message = "not this one"
   }
 }
+output "new" {
+  value = sandbox.d.address
+  precondition {
+    condition     = sandbox.d.address == "10.0.0.1"
+    error_message = "nor this"
+  }
+}
 `))
 	was := string(e.records.Outputs["good"].Value)
 	res, _ = l.applyFails(e, plan.Options{})
-	if len(res.Failures) != 1 || res.Failures[0].Address != "output.good" || !strings.Contains(res.Failures[0].Error, "not this one") {
+	if len(res.Failures) != 2 || res.Failures[0].Address != "output.good" || !strings.Contains(res.Failures[0].Error, "not this one") {
 		t.Errorf("failures %+v", res.Failures)
+	}
+	if len(res.Outputs) != 1 || res.Outputs[0].Name != "good" || string(res.Outputs[0].Value) != was || e.records.Outputs["new"] != nil {
+		t.Errorf("told of %+v, while what is kept is %s", res.Outputs, was)
 	}
 	if now := string(e.records.Outputs["good"].Value); now != was {
 		t.Errorf("the output is %s, was %s", now, was)
