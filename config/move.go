@@ -24,6 +24,20 @@ func Covers(target, address string) bool {
 	return false
 }
 
+// ModulesOver are the names that stand for the modules an address lies in, from the
+// outermost on: each as all its instances and, where it has a key, as the one.
+func ModulesOver(address string) (names []string) {
+	for over, rest := "", address; strings.HasPrefix(rest, "module."); {
+		step := splitStep(rest)
+		names = append(names, over+step.text)
+		if step.key != "" {
+			names = append(names, over+step.text+step.key)
+		}
+		over, rest = over+step.text+step.key+".", step.rest
+	}
+	return names
+}
+
 // addressStep is the beginning of an address.
 type addressStep struct {
 	text string // TYPE.NAME or module.NAME

@@ -1,11 +1,31 @@
 package config
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
 )
+
+func TestModulesOver(t *testing.T) {
+	for address, want := range map[string][]string{
+		"sandbox.a":                             nil,
+		"module.m.sandbox.a":                    {"module.m"},
+		`module.m["x.y"].sandbox.a["module.q"]`: {"module.m", `module.m["x.y"]`},
+		`module.m[0].module.n["k"].volume.v`:    {"module.m", "module.m[0]", "module.m[0].module.n", `module.m[0].module.n["k"]`},
+	} {
+		got := ModulesOver(address)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %q", address, got)
+		}
+		for _, name := range got {
+			if back, err := ParseModule(name); err != nil || back != name || !Covers(name, address) {
+				t.Errorf("%s: %s is no module over it: %v", address, name, err)
+			}
+		}
+	}
+}
 
 func TestMoveApply(t *testing.T) {
 	for _, c := range []struct{ from, to, address, want string }{ // want "": not concerned

@@ -119,10 +119,8 @@ func (r *run) planOne(ctx context.Context, address string) ([]plan.Change, error
 	options := r.options
 	options.Targets, options.Excludes = []string{address}, nil
 	options.Replace = nil
-	for _, a := range r.options.Replace {
-		if a == address {
-			options.Replace = []string{address}
-		}
+	if slices.ContainsFunc(r.options.Replace, func(name string) bool { return config.Covers(name, address) }) {
+		options.Replace = []string{address}
 	}
 	now := sight{}
 	if rec := records.Sandboxes[address]; rec != nil {

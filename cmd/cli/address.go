@@ -29,6 +29,17 @@ func parseAddress(text string) (config.Address, error) {
 	return address, err
 }
 
+// parseModule reads a module's address likewise.
+func parseModule(text string) (string, error) {
+	module, err := config.ParseModule(text)
+	if err != nil {
+		if m := bareKey.FindStringSubmatch(text); m != nil {
+			return config.ParseModule(m[1] + `["` + m[2] + `"]`)
+		}
+	}
+	return module, err
+}
+
 // sandboxAddress reads what a user calls a sandbox: its address, or without
 // "sandbox." the short form, which the engine looks up.
 func sandboxAddress(text string) (string, error) {

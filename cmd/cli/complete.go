@@ -295,7 +295,10 @@ func (r *run) flagValues(ctx context.Context, flag, value string) (out []candida
 		for _, c := range r.resourceCandidates(ctx) {
 			all = append(all, c.word)
 		}
-		return kindCandidates(all)
+		for _, module := range modulesOver(all) {
+			out = append(out, candidate{module, "module"})
+		}
+		return append(kindCandidates(all), out...)
 	}
 	return out
 }

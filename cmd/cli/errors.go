@@ -143,8 +143,9 @@ func unknownCommand(of *cli.Command, name string) error {
 	return failure(fmt.Sprintf("%s has no command %q%s", of.FullName(), name, didYouMean(name, names, "")), "Run '%s -help' for the list of commands.", of.FullName())
 }
 
-// didYouMean names the candidate most like given, if one is close.
+// didYouMean names the candidate most like given, if one is close; never given itself.
 func didYouMean(given string, names []string, prefix string) string {
+	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == given })
 	if best := closest(given, names); best != "" {
 		return "; did you mean " + prefix + best + "?"
 	}

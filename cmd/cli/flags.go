@@ -46,11 +46,11 @@ func listFlag(dst *[]string, name, usage string, aliases ...string) cli.Flag {
 // misnamed is a value of an address flag that lacks its type.
 type misnamed struct{ flag, text string }
 
-// addressFlag is a list of addresses of declared things. What could be the name of
+// addressFlag is a list of addresses, as read reads them. What could be the name of
 // a sandbox is left to short: what is declared is known only when all flags are.
-func addressFlag(dst *[]string, short *[]misnamed, name, usage string) cli.Flag {
+func addressFlag(dst *[]string, short *[]misnamed, name, usage string, read func(string) (string, error)) cli.Flag {
 	return custom(name, usage, func(s string) error {
-		address, err := parseAddress(s)
+		address, err := read(s)
 		if err != nil {
 			if _, again := parseAddress("sandbox." + s); again == nil {
 				*short = append(*short, misnamed{name, s})
@@ -58,7 +58,7 @@ func addressFlag(dst *[]string, short *[]misnamed, name, usage string) cli.Flag 
 			}
 			return err
 		}
-		*dst = append(*dst, address.String())
+		*dst = append(*dst, address)
 		return nil
 	})
 }

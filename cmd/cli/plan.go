@@ -29,14 +29,14 @@ type planning struct {
 func (r *run) planningFlags(p *planning, destroy bool) []cli.Flag {
 	p.refresh = true
 	o := &p.options
-	only, but := "change only `ADDRESS` and what it depends on; may be repeated", "change all but `ADDRESS` and what depends on it; may be repeated"
+	only, but := "change only `ADDRESS`, of a thing, of a block or of a module, and what it depends on; may be repeated", "change all but `ADDRESS` and what depends on it; may be repeated"
 	if destroy {
-		only, but = "end only `ADDRESS` and what depends on it; may be repeated", "end all but `ADDRESS` and what it depends on; may be repeated"
+		only, but = "end only `ADDRESS`, of a thing, of a block or of a module, and what depends on it; may be repeated", "end all but `ADDRESS` and what it depends on; may be repeated"
 	}
-	flags := []cli.Flag{addressFlag(&o.Targets, &p.short, "target", only), addressFlag(&o.Excludes, &p.short, "exclude", but)}
+	flags := []cli.Flag{addressFlag(&o.Targets, &p.short, "target", only, anyName), addressFlag(&o.Excludes, &p.short, "exclude", but, anyName)}
 	if !destroy {
 		flags = append(flags,
-			addressFlag(&o.Replace, &p.short, "replace", "make a new instance of the sandbox `ADDRESS` though nothing about it changed: its writable layer is lost, its volumes stay; may be repeated"),
+			addressFlag(&o.Replace, &p.short, "replace", "make a new instance of the sandbox `ADDRESS` though nothing about it changed: its writable layer is lost, its volumes stay; may be repeated", oneThing),
 			boolFlag(&o.Destroy, "destroy", "end everything that is recorded, as 'pinfold destroy' does"),
 			boolFlag(&o.NoStart, "no-start", "make new sandboxes and leave them to 'pinfold start'"),
 			boolFlag(&o.ReleaseHolds, "release-holds", "drop the holds that pause, stop, start and resume left, so that what the files say goes"),
@@ -58,7 +58,11 @@ func (r *run) check(cmd *cli.Command, p *planning) error {
 		x := p.short[0]
 		if desired, _, err := r.evaluate(p.in); err == nil {
 			full := map[string]string{} // by what follows the type
-			for _, address := range withWhole(append(addressesOf(desired, false), addressesOf(desired, true)...)) {
+			all := withWhole(addressesOf(desired, true))
+			if x.flag != "replace" { // the last of one name wins
+				all = slices.Concat(modulesOver(all), withWhole(addressesOf(desired, false)), all)
+			}
+			for _, address := range all {
 				_, name, _ := strings.Cut(address, ".")
 				full[name] = address
 			}

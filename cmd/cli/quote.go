@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 
 	"pinfold/config"
 	"pinfold/reconcile"
@@ -52,7 +51,7 @@ func (q quoting) plan(ctx context.Context, asked *reconcile.PlanRequest, r *reco
 func (q quoting) suggest(ctx context.Context, asked *reconcile.PlanRequest, lists ...config.Diagnostics) {
 	given := slices.Concat(asked.Options.Targets, asked.Options.Excludes, asked.Options.Replace)
 	hints := map[string]string{} // by summary: several lists may have the same error
-	var names []string
+	var names, sandboxes []string
 	for _, all := range lists {
 		for i := range all {
 			summary := all[i].Summary
@@ -63,10 +62,14 @@ func (q quoting) suggest(ctx context.Context, asked *reconcile.PlanRequest, list
 				continue
 			}
 			if names == nil {
-				names = q.names(ctx)
+				names, sandboxes = q.names(ctx)
 			}
 			if _, known := hints[summary]; !known {
-				hints[summary] = didYouMean(given[at], names, "")
+				fit := names
+				if summary == "there is no sandbox "+given[at] {
+					fit = sandboxes
+				}
+				hints[summary] = didYouMean(given[at], fit, "")
 			}
 			all[i].Summary += hints[summary]
 		}
@@ -74,28 +77,41 @@ func (q quoting) suggest(ctx context.Context, asked *reconcile.PlanRequest, list
 }
 
 // names are the addresses of what is declared and of the sandboxes that are
-// recorded, those of several instances without their key, too.
-func (q quoting) names(ctx context.Context) (names []string) {
+// recorded, those of several instances without their key, too, and of the modules
+// they are in; sandboxes those of the sandboxes alone.
+func (q quoting) names(ctx context.Context) (names, sandboxes []string) {
+	var others []string
 	if desired, _ := q.source.Evaluate(config.Settings{}, nil); desired != nil {
-		names = append(addressesOf(desired, true), addressesOf(desired, false)...)
+		sandboxes, others = addressesOf(desired, true), addressesOf(desired, false)
 	}
 	if all, err := q.List(ctx); err == nil {
 		for _, x := range all.Sandboxes {
-			names = append(names, x.Address)
+			sandboxes = append(sandboxes, x.Address)
 		}
 	}
-	return withWhole(names)
+	all := slices.Concat(sandboxes, others)
+	return append(withWhole(all), modulesOver(all)...), withWhole(sandboxes)
 }
 
 // withWhole adds to addresses those without their keys.
 func withWhole(names []string) []string {
 	all := slices.Clone(names)
 	for _, name := range names {
-		if whole, _, keyed := strings.Cut(name, "["); keyed {
-			all = append(all, whole)
+		if address, err := config.ParseAddress(name); err == nil && address.Key != nil {
+			all = append(all, address.Whole())
 		}
 	}
 	return all
+}
+
+// modulesOver are the modules that things are in, each once, as what names them all
+// and as what names one.
+func modulesOver(addresses []string) (out []string) {
+	for _, address := range addresses {
+		out = append(out, config.ModulesOver(address)...)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 func (q quoting) error(ctx context.Context, asked *reconcile.PlanRequest, err error) error {

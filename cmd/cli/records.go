@@ -19,10 +19,23 @@ import (
 
 // anyName is the address of a thing or of a module, in the form that records have.
 func anyName(text string) (string, error) {
-	if address, err := parseAddress(text); err == nil {
-		return address.String(), nil
+	address, err := oneThing(text)
+	if err != nil {
+		if module, again := parseModule(text); again == nil {
+			return module, nil
+		}
 	}
-	return config.ParseModule(text)
+	return address, err
+}
+
+// oneThing is the address of a thing or of all instances of a block, in the form that
+// records have.
+func oneThing(text string) (string, error) {
+	address, err := parseAddress(text)
+	if err != nil {
+		return "", err
+	}
+	return address.String(), nil
 }
 
 func (r *run) stateListCommand() *cli.Command {
@@ -73,10 +86,18 @@ func chosen(all []view.Resource, names []string) ([]view.Resource, error) {
 	}), nil
 }
 
+// unrecorded is the error where nothing has the address: the instances of the block
+// that it names, or what is most like it.
 func unrecorded(name string, all []view.Resource) error {
-	var names []string
+	var names, instances []string
 	for _, x := range all {
 		names = append(names, x.Address)
+		if config.Covers(name, x.Address) {
+			instances = append(instances, x.Address)
+		}
+	}
+	if len(instances) > 0 {
+		return failure("nothing is recorded of "+name+" itself", "Name one of its instances: %s.", view.Some(instances))
 	}
 	return failure("nothing is recorded of "+name+didYouMean(name, withWhole(names), ""), "'pinfold state list' shows what is.")
 }

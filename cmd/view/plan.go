@@ -148,7 +148,7 @@ func (s *Screen) Plan(r *reconcile.PlanResult, destroy bool) {
 	s.outputChanges(outputs)
 	switch {
 	case p.RefreshOnly && len(p.Refresh) > 0:
-		s.Linef("%s What is seen of %s is recorded by apply -refresh-only, which changes nothing on the host.\n", s.paint(bold, "Plan:"), oneLine(some(p.Refresh)))
+		s.Linef("%s What is seen of %s is recorded by apply -refresh-only, which changes nothing on the host.\n", s.paint(bold, "Plan:"), oneLine(Some(p.Refresh)))
 	case p.RefreshOnly:
 		s.Linef("%s The records say what is on the host.\n", s.paint(green, s.paint(bold, "No changes.")))
 	case len(shown) == 0 && len(outputs) == 0 && destroy:
@@ -165,8 +165,8 @@ func (s *Screen) Plan(r *reconcile.PlanResult, destroy bool) {
 	}
 }
 
-// some names the first few of many.
-func some(addresses []string) string {
+// Some names the first few of many.
+func Some(addresses []string) string {
 	const few = 3
 	if n := len(addresses); n > few {
 		return strings.Join(addresses[:few], ", ") + fmt.Sprintf(" and %d more", n-few)

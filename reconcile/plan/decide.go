@@ -160,7 +160,7 @@ func (w *walk) endedDependency(d *config.Resource[config.Sandbox]) string {
 }
 
 func (w *walk) replaced(a string) bool {
-	return slices.ContainsFunc(w.in.Options.Replace, func(n string) bool { return names(n, a) })
+	return slices.ContainsFunc(w.in.Options.Replace, func(n string) bool { return config.Covers(n, a) })
 }
 
 // capped refuses a deadline beyond the host's max_lifetime, or none at all.

@@ -108,6 +108,33 @@ var scenarios = map[string]func() *world{
 	"target takes what it refers to": func() *world { return createInOrder().with(func(o *Options) { o.Targets = []string{"sandbox.a"} }) },
 	"exclude leaves out dependants":  func() *world { return createInOrder().with(func(o *Options) { o.Excludes = []string{"network.n"} }) },
 	"target that does not exist":     func() *world { return createInOrder().with(func(o *Options) { o.Targets = []string{"sandbox.z"} }) },
+	"replace of what is excluded": func() *world {
+		return newWorld().both("sandbox.top", spec()).with(func(o *Options) { o.Excludes, o.Replace = []string{"sandbox.top"}, []string{"sandbox.top"} })
+	},
+	"replace of what is no target": func() *world {
+		return newWorld().both("sandbox.db", spec()).both("sandbox.two[0]", spec()).both("sandbox.two[1]", spec()).with(func(o *Options) {
+			o.Targets, o.Replace = []string{"sandbox.db"}, []string{"sandbox.two"}
+		})
+	},
+	"replace of what is left of an excluded one": func() *world {
+		return newWorld().both("sandbox.two[0]", spec()).both("sandbox.two[1]", spec()).with(func(o *Options) {
+			o.Excludes, o.Replace = []string{"sandbox.two[0]"}, []string{"sandbox.two"}
+		})
+	},
+	"target a module": func() *world { return inModules().with(func(o *Options) { o.Targets = []string{"module.team"} }) },
+	"target an instance of module": func() *world {
+		return inModules().with(func(o *Options) { o.Targets = []string{`module.team["red"]`} })
+	},
+	"target through all instances": func() *world {
+		return inModules().with(func(o *Options) { o.Targets = []string{"module.team.module.sub"} })
+	},
+	"exclude a module": func() *world { return inModules().with(func(o *Options) { o.Excludes = []string{"module.team"} }) },
+	"destroy an instance of module": func() *world {
+		return inModules().with(func(o *Options) { o.Destroy, o.Targets = true, []string{`module.team["blue"]`} })
+	},
+	"target a module without anything": func() *world {
+		return inModules().with(func(o *Options) { o.Targets = []string{`module.team["green"]`} })
+	},
 	"refresh only": func() *world {
 		return newWorld().both("sandbox.a", spec(), gone).with(func(o *Options) { o.RefreshOnly = true })
 	},
@@ -567,6 +594,16 @@ func claim2(name string) func(*config.Sandbox) {
 }
 
 func (w *world) cap(d time.Duration) *world { w.Limits.MaxLifetime = d; return w }
+
+// inModules has sandboxes in both instances of a module, in one below, in another
+// module whose name begins alike, and outside; one in "blue" is to come.
+func inModules() *world {
+	w := newWorld().both("sandbox.team", spec())
+	for _, a := range []string{`module.team["red"].sandbox.a`, `module.team["red"].module.sub.sandbox.b[0]`, `module.team["blue"].sandbox.a`, `module.team2.sandbox.a`} {
+		w.record(a, spec()).declare(a, spec(mode("suspended")))
+	}
+	return w.declare(`module.team["blue"].module.sub.sandbox.b[0]`, spec())
+}
 
 func (w *world) ended(address, reason string, s config.Sandbox) *world {
 	w.Records.Ended[address] = &Ended{Address: address, UID: "uid-old", Reason: reason, Deadline: t0.Add(-time.Minute),

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -109,6 +110,7 @@ type walk struct {
 
 	sandboxAddresses []string
 	inScope          func(string) bool   // nil: everything
+	excluded         map[string]bool     // by -exclude, with what it takes along
 	survivors        map[string][]string // other live instances, by sandbox uid, sorted
 	looks            map[string]*one     // recorded sandboxes in scope, looked at
 	visited          map[string]bool     // sandboxes decided
@@ -242,18 +244,26 @@ func (w *walk) wake(t time.Time) {
 	}
 }
 
-// checkReplace refuses -replace of what is no sandbox.
+// checkReplace refuses -replace of what is no sandbox, and of what -target or -exclude
+// leave out.
 func (w *walk) checkReplace() {
 	for _, name := range w.in.Options.Replace {
-		found := false
+		var found []string
 		for _, a := range union(w.sandboxes, w.in.Records.Sandboxes, w.in.Records.Ended) {
-			if names(name, a) {
-				found = true
-				break
+			if config.Covers(name, a) {
+				found = append(found, a)
 			}
 		}
-		if !found {
-			w.fail(name, "there is no sandbox "+name, "-replace takes the address of a declared sandbox.", config.Position{})
+		switch {
+		case len(found) == 0:
+			w.fail(name, "there is no sandbox "+name, cmp.Or(w.readdressed(name), "-replace takes the address of a declared sandbox."), config.Position{})
+		case !slices.ContainsFunc(found, w.covered):
+			flag, named, way := "-target", w.in.Options.Targets, "Add -target='"+name+"'"
+			if slices.ContainsFunc(found, func(a string) bool { return w.excluded[a] }) {
+				flag, named, way = "-exclude", w.in.Options.Excludes, "Leave -exclude out"
+			}
+			w.fail(name, "-replace="+name+" contradicts "+flag+"="+strings.Join(named, " "+flag+"="),
+				"A plan with this "+flag+" does nothing to "+name+". "+way+", or leave -replace out.", config.Position{})
 		}
 	}
 }

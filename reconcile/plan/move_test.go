@@ -12,6 +12,21 @@ import (
 	"pinfold/config"
 )
 
+// A name that the files move away is answered with what it is now.
+func TestTargetOfAnOldAddress(t *testing.T) {
+	for _, edit := range []func(*Options){
+		func(o *Options) { o.Targets = []string{"sandbox.a"} },
+		func(o *Options) { o.Excludes = []string{"sandbox.a"} },
+		func(o *Options) { o.Replace = []string{"sandbox.a"} },
+	} {
+		w := newWorld().record("sandbox.a", spec()).declare("sandbox.b", spec()).moved("sandbox.a -> sandbox.b").with(edit)
+		p := Make(w.Input)
+		if len(p.Diags) == 0 || !strings.Contains(p.Diags[0].Detail, "sandbox.b") {
+			t.Errorf("%+v: %+v", w.Options, p.Diags)
+		}
+	}
+}
+
 // moved adds a moved block, "sandbox.a -> sandbox.b".
 func (w *world) moved(text string) *world {
 	from, to, _ := strings.Cut(text, " -> ")

@@ -1,21 +1,11 @@
 package plan
 
 import (
+	"cmp"
 	"slices"
-	"strings"
 
 	"pinfold/config"
 )
-
-// names reports whether address is what a -target, -exclude or -replace names:
-// itself, every instance of it, or everything in the module.
-func names(name, address string) bool {
-	if name == "" || !strings.HasPrefix(address, name) {
-		return false
-	}
-	return len(address) == len(name) || address[len(name)] == '[' ||
-		(address[len(name)] == '.' && strings.HasPrefix(name, "module."))
-}
 
 // scope says which addresses the plan speaks of; nil: all.
 func (w *walk) scope() func(address string) bool {
@@ -40,7 +30,7 @@ func (w *walk) scope() func(address string) bool {
 		for _, t := range wanted {
 			found := false
 			for _, a := range all {
-				if names(t, a) {
+				if config.Covers(t, a) {
 					found = true
 					for _, f := range follow {
 						reach(a, f, set)
@@ -48,7 +38,7 @@ func (w *walk) scope() func(address string) bool {
 				}
 			}
 			if !found {
-				w.fail("", "there is no "+t, "-"+what+" names nothing that is declared or recorded.", config.Position{})
+				w.fail("", "there is no "+t, cmp.Or(w.readdressed(t), "-"+what+" names nothing that is declared or recorded."), config.Position{})
 			}
 		}
 		return set
@@ -75,11 +65,28 @@ func (w *walk) scope() func(address string) bool {
 		staying := func(a string) []string {
 			return slices.DeleteFunc(slices.Clone(up(a)), w.goes)
 		}
-		for a := range pick(o.Excludes, "exclude", going, staying) {
+		w.excluded = pick(o.Excludes, "exclude", going, staying)
+		for a := range w.excluded {
 			delete(in, a)
 		}
 	}
 	return func(a string) bool { return in[a] }
+}
+
+// readdressed says what became of a name that things had until the files moved them;
+// empty if none had it.
+func (w *walk) readdressed(name string) string {
+	var to []string
+	for old, address := range w.first.to {
+		if config.Covers(name, old) {
+			to = append(to, address)
+		}
+	}
+	if len(to) == 0 {
+		return ""
+	}
+	slices.Sort(to)
+	return "The files give it another address, which this plan goes by: " + listed(to) + "."
 }
 
 // reach adds start and everything that follow leads to.
