@@ -591,6 +591,32 @@ func TestExcludeOfWhatIsRemoved(t *testing.T) {
 	}
 }
 
+// The event of an end that is noticed later has the time of the end itself.
+func TestEndNoticedLater(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		l := newLab(t, map[string]string{"main.hcl": `
+image "base" { source = "host" }
+sandbox "a" {
+  image   = image.base
+  command = ["sim", "after=1m", "exit=3"]
+}
+`})
+		e := l.open("apply")
+		l.apply(e, plan.Options{})
+		due := time.Now().Add(time.Minute)
+		sleep(time.Hour)
+		l.apply(e, plan.Options{})
+		res, err := e.Events(context.Background(), EventsRequest{Address: "sandbox.a", Types: []string{"exited"}})
+		if err != nil || len(res.Events) != 1 {
+			t.Fatalf("%+v, %v", res, err)
+		}
+		if ev := res.Events[0]; !ev.EndedAt.Equal(due) || !ev.At.Equal(due.Add(59*time.Minute)) {
+			t.Errorf("it ended at %s, noticed at %s; it was due at %s", ev.EndedAt, ev.At, due)
+		}
+		l.end(e)
+	})
+}
+
 func TestDestroyWithoutFiles(t *testing.T) {
 	l := newLab(t, map[string]string{"main.hcl": sandboxA("")})
 	e := l.open("apply")

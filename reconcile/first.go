@@ -162,7 +162,7 @@ func (e *actor) lacksReady(ctx context.Context, rec *plan.Sandbox, asks *probe) 
 	case ready.Status == "True":
 		return "", nil
 	case st.Phase == plan.Stopped && st.Outcome != nil:
-		return "", fmt.Errorf("it ended before it was ready: %s", describeOutcome(st.Outcome))
+		return "", fmt.Errorf("it ended before it was ready: %s", DescribeOutcome(st.Outcome))
 	case st.Phase == plan.Lost || st.Phase == plan.Stopped:
 		return "", errors.New("it was gone before it was ready")
 	}

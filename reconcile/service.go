@@ -259,6 +259,7 @@ type ExecSession interface {
 type Event struct {
 	Seq      uint64    `json:"seq,omitempty"` // grows with each event
 	At       time.Time `json:"at"`
+	EndedAt  time.Time `json:"ended_at,omitzero"` // of exited: when the process ended, which was noticed at At
 	Address  string    `json:"address"`
 	UID      string    `json:"uid,omitempty"`
 	Instance string    `json:"instance_id,omitempty"`

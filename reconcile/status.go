@@ -140,9 +140,13 @@ func (e *Engine) writeStatus(w *write, rec *plan.Sandbox, st *plan.Status, s *si
 				typ = "exited"
 			}
 			if st.Outcome != nil {
-				message = describeOutcome(st.Outcome)
+				message = DescribeOutcome(st.Outcome)
 			}
-			w.event(e.eventOf(rec, typ, why, message))
+			ev := e.eventOf(rec, typ, why, message)
+			if st.Phase == plan.Stopped && st.Outcome != nil {
+				ev.EndedAt = st.Outcome.At
+			}
+			w.event(ev)
 			w.bump = true
 			if st.Phase == plan.Paused { // by something else than pinfold
 				e.execs.paused(rec)
@@ -168,7 +172,8 @@ func (e *Engine) writeStatus(w *write, rec *plan.Sandbox, st *plan.Status, s *si
 	w.sandbox(rec)
 }
 
-func describeOutcome(o *plan.Outcome) string {
+// DescribeOutcome is how a process ended, in the words of events.
+func DescribeOutcome(o *plan.Outcome) string {
 	switch {
 	case o.OOM:
 		return "out of memory"

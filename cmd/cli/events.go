@@ -114,11 +114,23 @@ func (r *run) historyCommand() *cli.Command {
 				}
 				request.Address = inFull(name)
 			}
-			res, err := r.happened(ctx, request, -1, lockWait)
+			n := needEvents
+			n.lockWait = lockWait
+			service, err := r.open(ctx, n)
+			if err != nil {
+				return err
+			}
+			defer service.Close()
+			res, err := happened(ctx, service, request)
+			if err != nil {
+				return err
+			}
+			seen, err := service.List(ctx)
 			if err != nil {
 				return err
 			}
 			all := view.HistoryOf(res.Events)
+			view.Observe(all, seen.Sandboxes)
 			if r.json {
 				return view.HistoryJSON(r.out, all)
 			}
@@ -163,19 +175,22 @@ func (r *run) happened(ctx context.Context, request reconcile.EventsRequest, las
 	}
 	defer service.Close()
 	request.Last = max(0, last)
-	res, err := service.Events(ctx, request)
+	res, err := happened(ctx, service, request)
 	if err != nil {
 		return nil, err
-	}
-	if len(res.Events) == 0 && request.Address != "" {
-		if err := known(ctx, service, request.Address); err != nil {
-			return nil, err
-		}
 	}
 	if last == 0 {
 		res.Events = nil
 	}
 	return res, nil
+}
+
+func happened(ctx context.Context, s reconcile.Service, request reconcile.EventsRequest) (*reconcile.EventsResult, error) {
+	res, err := s.Events(ctx, request)
+	if err == nil && len(res.Events) == 0 && request.Address != "" {
+		err = known(ctx, s, request.Address)
+	}
+	return res, err
 }
 
 // known fails when nothing was ever heard of the address.

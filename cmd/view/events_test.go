@@ -2,6 +2,7 @@ package view
 
 import (
 	"encoding/json"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"pinfold/reconcile"
+	"pinfold/reconcile/plan"
 )
 
 // life is what happens to a sandbox with two instances and one of another uid
@@ -70,6 +72,51 @@ func TestHistory(t *testing.T) {
 	}))
 	if got := string(shown(false, 0, func(s *Screen) { s.History(nil, now) })); got != "No sandboxes so far.\n" {
 		t.Errorf("%q", got)
+	}
+}
+
+// A run ends when its process did, not when that was noticed; what is seen to have ended
+// does not go on, though no event tells of it.
+func TestHistoryTellsTheEndItself(t *testing.T) {
+	at := func(minutes int) time.Time { return now.Add(time.Duration(minutes-120) * time.Minute) }
+	event := func(minutes int, kind string) reconcile.Event {
+		return reconcile.Event{At: at(minutes), Address: "sandbox.py", UID: "u", Instance: "i", Type: kind, Reason: "exit", Message: "exit code 3"}
+	}
+	noticed := event(60, "exited")
+	noticed.EndedAt = at(2)
+	early := noticed
+	early.EndedAt = at(0)
+	outcome := &plan.Outcome{ExitCode: 3, Reason: "exited", At: at(2)}
+	seen := func(phase plan.Phase, outcome *plan.Outcome) reconcile.SandboxView {
+		return reconcile.SandboxView{Address: "sandbox.py", InstanceID: orNull("i"), Phase: phase, Outcome: outcome}
+	}
+	two := at(2)
+	start := at(1)
+	for name, c := range map[string]struct {
+		events []reconcile.Event
+		seen   reconcile.SandboxView
+		ended  *time.Time
+		how    string
+	}{
+		"noticed later":                    {[]reconcile.Event{event(1, "start"), noticed}, seen(plan.Stopped, outcome), &two, "1m exit (exit code 3)"},
+		"noticed and started again":        {[]reconcile.Event{event(1, "start"), noticed, event(60, "start")}, seen(plan.Running, nil), &two, "1m exit (exit code 3)"},
+		"not noticed":                      {[]reconcile.Event{event(1, "start")}, seen(plan.Stopped, outcome), &two, "1m exit (exit code 3)"},
+		"goes on":                          {[]reconcile.Event{event(1, "start")}, seen(plan.Running, nil), nil, "goes on"},
+		"ended before its start was told":  {[]reconcile.Event{event(1, "start"), early}, seen(plan.Stopped, outcome), &start, "0s exit (exit code 3)"},
+		"lost, and nobody knows when":      {[]reconcile.Event{event(1, "start")}, seen(plan.Lost, nil), nil, "- lost"},
+		"ended, and nobody knows when":     {[]reconcile.Event{event(1, "start")}, seen(plan.Stopped, &plan.Outcome{OOM: true, Reason: "oom"}), nil, "- oom (out of memory)"},
+		"another instance is seen by then": {[]reconcile.Event{event(1, "start")}, reconcile.SandboxView{InstanceID: orNull("j"), Phase: plan.Stopped, Outcome: outcome}, nil, "goes on"},
+	} {
+		all := HistoryOf(c.events)
+		Observe(all, []reconcile.SandboxView{c.seen})
+		r := all[0].Instances[0].Runs[0]
+		if !reflect.DeepEqual(r.EndedAt, c.ended) {
+			t.Errorf("%s: it ended %v, not %v", name, r.EndedAt, c.ended)
+		}
+		text := strings.Join(strings.Fields(string(shown(false, 0, func(s *Screen) { s.History(all, now) }))), " ")
+		if !strings.Contains(text, c.how) {
+			t.Errorf("%s: %q is not in\n%s", name, c.how, text)
+		}
 	}
 }
 
@@ -168,7 +215,7 @@ func TestEvents(t *testing.T) {
 	} else if err := json.Unmarshal([]byte(lines[0]), &first); err != nil {
 		t.Error(err)
 	}
-	want := map[string]any{"seq": 1.0, "at": "2026-12-01T09:59:00Z", "address": "network.agents", "uid": nil, "instance_id": "n1", "type": "create", "reason": "create", "message": nil, "by": "apply"}
+	want := map[string]any{"seq": 1.0, "at": "2026-12-01T09:59:00Z", "address": "network.agents", "uid": nil, "instance_id": "n1", "type": "create", "reason": "create", "message": nil, "by": "apply", "ended_at": nil}
 	if diff := cmp.Diff(want, first); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -113,6 +113,9 @@ func (h *SandboxHistory) add(e *reconcile.Event) {
 		x.endRun(at, "", "")
 		x.Runs = append(x.Runs, Run{StartedAt: &at})
 	case "stop", "exited":
+		if !e.EndedAt.IsZero() {
+			at = e.EndedAt
+		}
 		h.instance(e.Instance).endRun(at, e.Reason, e.Message)
 	case "lost", "failed":
 		x := h.instance(e.Instance)
@@ -179,8 +182,46 @@ func (h *SandboxHistory) instance(id string) *InstanceHistory {
 func (x *InstanceHistory) endRun(at time.Time, reason, message string) {
 	if n := len(x.Runs); n > 0 && x.Runs[n-1].EndedAt == nil {
 		r := &x.Runs[n-1]
+		if r.StartedAt != nil && at.Before(*r.StartedAt) {
+			at = *r.StartedAt // it ended before its start was on record
+		}
 		r.EndedAt, r.Reason, r.Message = &at, orNull(reason), orNull(message)
 		r.ExitCode, r.Signal = outcomeIn(message)
+	}
+}
+
+// Observe ends the runs of processes that are seen to have ended and of whose end no
+// event tells yet. Of one that was lost nobody knows when.
+func Observe(all []SandboxHistory, seen []reconcile.SandboxView) {
+	for _, v := range seen {
+		if v.InstanceID == nil {
+			continue
+		}
+		for i := range all {
+			for j := range all[i].Instances {
+				if x := &all[i].Instances[j]; x.ID == *v.InstanceID {
+					x.observe(&v)
+				}
+			}
+		}
+	}
+}
+
+func (x *InstanceHistory) observe(v *reconcile.SandboxView) {
+	n := len(x.Runs)
+	switch {
+	case n == 0 || x.Runs[n-1].EndedAt != nil:
+	case v.Phase == plan.Lost:
+		x.Runs[n-1].Reason = orNull("lost")
+	case v.Phase == plan.Stopped && v.Outcome != nil:
+		reason := v.Outcome.Reason
+		if reason == "exited" || reason == "signalled" {
+			reason = plan.ByExit
+		}
+		x.endRun(v.Outcome.At, reason, reconcile.DescribeOutcome(v.Outcome))
+		if r := &x.Runs[n-1]; v.Outcome.At.IsZero() {
+			r.EndedAt = nil // nobody knows
+		}
 	}
 }
 
@@ -257,13 +298,14 @@ func (s *Screen) history(h *SandboxHistory, now time.Time) {
 			if r.Message != nil && *r.Message != how {
 				how += " (" + *r.Message + ")"
 			}
-			if r.EndedAt == nil {
+			goesOn := r.EndedAt == nil && r.Reason == nil
+			if goesOn {
 				how = "goes on"
 			}
 			lived := "-"
 			if r.StartedAt != nil && r.EndedAt != nil {
 				lived = span(r.EndedAt.Sub(*r.StartedAt))
-			} else if r.StartedAt != nil {
+			} else if r.StartedAt != nil && goesOn {
 				lived = span(now.Sub(*r.StartedAt))
 			}
 			rows = append(rows, []string{x.ID, stamp(r.StartedAt), stamp(r.EndedAt), lived, how})

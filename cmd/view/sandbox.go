@@ -96,11 +96,12 @@ func retryOf(r plan.Retry) retryJSON {
 
 type eventJSON struct {
 	reconcile.Event
-	Seq      uint64  `json:"seq"`
-	UID      *string `json:"uid"`
-	Instance *string `json:"instance_id"`
-	Message  *string `json:"message"`
-	By       *string `json:"by"`
+	Seq      uint64     `json:"seq"`
+	EndedAt  *time.Time `json:"ended_at"` // of exited: when the process ended, which was noticed at `at`
+	UID      *string    `json:"uid"`
+	Instance *string    `json:"instance_id"`
+	Message  *string    `json:"message"`
+	By       *string    `json:"by"`
 }
 
 func eventsOf(events []reconcile.Event) []eventJSON {
@@ -112,7 +113,7 @@ func eventsOf(events []reconcile.Event) []eventJSON {
 }
 
 func eventOf(e reconcile.Event) eventJSON {
-	return eventJSON{e, e.Seq, orNull(e.UID), orNull(e.Instance), orNull(e.Message), orNull(e.By)}
+	return eventJSON{e, e.Seq, orNull(e.EndedAt), orNull(e.UID), orNull(e.Instance), orNull(e.Message), orNull(e.By)}
 }
 
 // orNull is a pointer to v, or nil for a zero one.
