@@ -81,6 +81,19 @@ func asPort(low int64) kind[int] { return asInt(low, 65535) }
 // asSize is a number of bytes or a text for ParseSize.
 var asSize = kind[int64]{cty.String, func(v cty.Value) (int64, error) { return ParseSize(v.AsString()) }}
 
+// leastMemory is what a sandbox has room for while it is made: its init takes some
+// 2 MiB before the command runs. Docker's bound is the same.
+const leastMemory = 6 << 20
+
+// asMemory is a size for a limit of memory, 0 for none.
+var asMemory = kind[int64]{cty.String, func(v cty.Value) (int64, error) {
+	n, err := ParseSize(v.AsString())
+	if err == nil && n != 0 && n < leastMemory {
+		err = fmt.Errorf("a limit of at least 6MiB is needed, or 0 for none: %d bytes do not hold a sandbox's first process (a number without a unit counts bytes)", n)
+	}
+	return n, err
+}}
+
 // asCPU is a number of cores. The kernel's shortest quota is 1 ms of each 100
 // ms period, which is 0.01 cores.
 var asCPU = kind[float64]{cty.Number, func(v cty.Value) (float64, error) {

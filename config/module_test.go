@@ -234,7 +234,7 @@ module "zero" {
   count    = 0
   image    = image.base
   name     = "x${count.index}"
-  size     = "1MiB"
+  size     = "8MiB"
 }
 output "o" { value = [for m in module.m : m.id] }
 `,
@@ -254,7 +254,7 @@ output "id" { value = values(sandbox.s)[0].id }
 		t.Error(show(t, diags))
 	}
 	for want, change := range map[string][2]string{
-		"is not a size":           {`size     = "1MiB"`, `size     = "1 apple"`},
+		"is not a size":           {`size     = "8MiB"`, `size     = "1 apple"`},
 		"A reference to an image": {`image    = image.base`, `image    = "x"`},
 		"List of string required": {`command  = ["x", each.key]`, `command  = 1`},
 	} {

@@ -160,7 +160,7 @@ func TestSplitDecodingIsTheSame(t *testing.T) {
     ttl     = KEY == "a" ? "1h" : "never"
     on_lost = "retain"
   }
-  resources { memory = KEY == "a" ? null : "1MiB" }
+  resources { memory = KEY == "a" ? null : "8MiB" }
   port "http" {
     container = KEY == "a" ? 80 : 81
     protocol  = "udp"
@@ -175,7 +175,7 @@ func TestSplitDecodingIsTheSame(t *testing.T) {
   mount {
     path      = "/u"
     tmpfs     = true
-    size      = KEY == "a" ? "1MiB" : "2MiB"
+    size      = KEY == "a" ? "8MiB" : "2MiB"
   }
   file "/etc/a" { content = KEY }
   file "/etc/b" { content = "b" }

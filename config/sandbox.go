@@ -216,7 +216,7 @@ func (d *decoder) rules(l layer, body *hclsyntax.Body, spec *Sandbox) {
 			set(d, l, b.Body, "renew_min_interval", "lifetime.renew_min_interval", asWindow, &spec.Lifetime.RenewMinInterval)
 		case "resources":
 			set(d, l, b.Body, "cpu", "resources.cpu", asCPU, &spec.Resources.CPU)
-			set(d, l, b.Body, "memory", "resources.memory", asSize, &spec.Resources.Memory)
+			set(d, l, b.Body, "memory", "resources.memory", asMemory, &spec.Resources.Memory)
 			set(d, l, b.Body, "pids", "resources.pids", asPIDs, &spec.Resources.PIDs)
 		case "security":
 			set(d, l, b.Body, "user_namespace", "security.user_namespace", asBool, &spec.Security.UserNamespace)
