@@ -157,7 +157,7 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	t.Parallel()
 	h, dir := openTest(t, nil)
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute) // an emulated machine needs minutes
 	t.Cleanup(cancel)
 	img, err := h.PrepareImage(ctx, runtime.ImageSource{Kind: "host"})
 	if err != nil {

@@ -12,12 +12,12 @@ import (
 // waits for it (pause, stop) is held up for longer.
 func TestWorkloadThatStopsWhatEnters(t *testing.T) {
 	w := newWorld(t)
-	w.h.enterBound = 2 * time.Second
 	in := w.instance(1, `exec perl -e 'while (1) { for my $d (glob "/proc/[0-9]*") {
 		my ($pid) = $d =~ /(\d+)/; next if $pid == 1 || $pid == $$;
 		kill "STOP", $pid; } }'`)
 	in.Limits.PIDs = 64
 	w.start(in)
+	w.h.enterBound = 2 * time.Second
 	stopped := 0
 	for range 5 {
 		p, err := w.h.Exec(w.ctx, in.ID, runtime.Exec{Args: []string{"true"}})
