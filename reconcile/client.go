@@ -224,6 +224,14 @@ func (c *Client) List(ctx context.Context, addresses ...string) (*ListResult, er
 	return ask[ListResult](ctx, c, "list", addresses)
 }
 
+func (c *Client) Stats(ctx context.Context, addresses ...string) (*StatsResult, error) {
+	res := new(StatsResult)
+	if err := c.call(ctx, "stats", addresses, res, nil); err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
 func (c *Client) Describe(ctx context.Context, address string) (*Description, error) {
 	return ask[Description](ctx, c, "describe", address)
 }

@@ -120,6 +120,10 @@ func (p pointed) Inspect(ctx context.Context, id string) (st runtime.InstanceSta
 	return st, there, err
 }
 
+func (p pointed) Stats(ctx context.Context, id string) (runtime.Stats, error) {
+	return p.host.Stats(ctx, id)
+}
+
 func (p pointed) Close() error {
 	return failpoint.Step("engine.host.close", p.host.Close)
 }

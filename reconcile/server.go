@@ -270,6 +270,8 @@ func (s *server) dispatch(ctx context.Context, cancel context.CancelFunc, ses *s
 		answer(ses, call, func(r ApplyRequest) (any, error) { return s.apply(ctx, cancel, ses, r) })
 	case "list":
 		answer(ses, call, func(a []string) (any, error) { return s.e.List(ctx, a...) })
+	case "stats":
+		answer(ses, call, func(a []string) (any, error) { return s.e.Stats(ctx, a...) })
 	case "describe":
 		answer(ses, call, func(a string) (any, error) { return s.e.Describe(ctx, a) })
 	case "act":

@@ -23,6 +23,9 @@ type Service interface {
 	Apply(ctx context.Context, r ApplyRequest, confirm func(*PlanResult) (bool, error), progress func(Progress)) (*ApplyResult, error)
 	// List tells all sandboxes, observed afresh; with addresses only those.
 	List(ctx context.Context, addresses ...string) (*ListResult, error)
+	// Stats tells what sandboxes with a process use of the host now; with addresses
+	// those, whatever their phase.
+	Stats(ctx context.Context, addresses ...string) (*StatsResult, error)
 	// Describe tells everything about one sandbox.
 	Describe(ctx context.Context, address string) (*Description, error)
 	// Act runs an operator verb: start, stop, pause, resume, release, kill.

@@ -22,7 +22,7 @@ import (
 // again after a crash at any instant: creating what exists and removing what is
 // gone both succeed. Methods on different instances may run at the same time;
 // calls for one instance are serialised by the caller, except Exec, Dial, DialInside,
-// CopyOut, CopyIn, Observe and WaitExit, which may run beside anything.
+// CopyOut, CopyIn, Observe, Stats and WaitExit, which may run beside anything.
 type Host interface {
 	// Info tells what this kernel is and what it lacks. It changes nothing.
 	Info(ctx context.Context) (Info, error)
@@ -161,6 +161,9 @@ type Host interface {
 	// depend on how many others there are. False: nothing of it is on the host.
 	// Missing may leave out what only a dump of all rules or links could tell.
 	Inspect(ctx context.Context, id string) (InstanceState, bool, error)
+	// Stats tells what a live instance uses of the host, also a created or frozen one.
+	// ErrNotRunning for one without a process.
+	Stats(ctx context.Context, id string) (Stats, error)
 	// Recall tells which PID 1 the caller has on record for an instance. It stands
 	// in for the host's own note where that is lost or cannot be read, for as long
 	// as this Host is open; nothing is stored.
@@ -368,6 +371,24 @@ type InstanceState struct {
 	Outcome  *Outcome // of the last incarnation, if it left one
 	OOMKills uint64   // the cgroup's oom_kill counter
 	Missing  []string // what a live instance lacks: "cgroup", "rootfs", "netns", "rundir", "link", "address", "rules", "limits"
+}
+
+// Stats is what an instance uses of the host.
+type Stats struct {
+	At          time.Time     `json:"at"` // when CPU was read
+	Frozen      bool          `json:"frozen,omitempty"`
+	CPU         time.Duration `json:"cpu"`                    // that its processes have had since it was created
+	Memory      int64         `json:"memory"`                 // bytes, without the file cache that is dropped first
+	MemoryLimit int64         `json:"memory_limit,omitempty"` // 0: none
+	PIDs        int64         `json:"pids"`                   // processes and threads, PID 1 among them
+	PIDsLimit   int64         `json:"pids_limit,omitempty"`   // 0: none
+	Net         *Traffic      `json:"net,omitempty"`          // nil: it has no network
+}
+
+// Traffic is bytes over an instance's link, as seen from inside.
+type Traffic struct {
+	Received uint64 `json:"received"`
+	Sent     uint64 `json:"sent"`
 }
 
 // NetworkState is what is true of one network now.

@@ -99,7 +99,7 @@ func (r *run) root() *cli.Command {
 		Commands: []*cli.Command{
 			r.initCommand(), r.validateCommand(), r.fmtCommand(), r.consoleCommand(), r.graphCommand(), r.showCommand(),
 			r.planCommand(), r.applyCommand(), r.destroyCommand(), r.driftCommand(),
-			r.listCommand(), r.describeCommand(), r.eventsCommand(), r.historyCommand(), r.logsCommand(), r.waitCommand(), r.outputCommand(),
+			r.listCommand(), r.describeCommand(), r.eventsCommand(), r.historyCommand(), r.logsCommand(), r.topCommand(), r.waitCommand(), r.outputCommand(),
 			r.startCommand(), r.stopCommand(), r.pauseCommand(), r.resumeCommand(), r.releaseCommand(), r.renewCommand(), r.touchCommand(), r.killCommand(),
 			r.execCommand(), r.attachCommand(), r.copyCommand(),
 			r.volumeCommand(), r.imageCommand(), r.stateCommand(), r.gcCommand(), r.forceUnlockCommand(),

@@ -39,6 +39,7 @@ type engine struct {
 	session session
 	result  *reconcile.ApplyResult
 
+	stats    []reconcile.StatsResult // one a look
 	touched  []string
 	spec     config.Sandbox // of all that are described
 	openings []bool         // whether each was for looking only
@@ -132,6 +133,18 @@ func (e *engine) List(_ context.Context, addresses ...string) (*reconcile.ListRe
 		return nil, &reconcile.Error{Kind: reconcile.NotFound, Message: "sandbox: not found: " + addresses[0]}
 	}
 	return res, e.err
+}
+
+func (e *engine) Stats(_ context.Context, addresses ...string) (*reconcile.StatsResult, error) {
+	e.asked = append(e.asked, addresses...)
+	if e.err != nil {
+		return nil, e.err
+	}
+	next := e.stats[0]
+	if len(e.stats) > 1 {
+		e.stats = e.stats[1:]
+	}
+	return &next, nil
 }
 
 func (e *engine) Describe(_ context.Context, address string) (*reconcile.Description, error) {
@@ -731,6 +744,8 @@ func TestMistakesInTheCommandLine(t *testing.T) {
 		{[]string{"events", "-last", "few"}, "is not a number of events"},
 		{[]string{"events", "a b"}, "is not a sandbox's address"},
 		{[]string{"touch"}, "touch needs an argument"},
+		{[]string{"top", "-sort", "mem"}, `"mem" is none of name, cpu, memory, pids`},
+		{[]string{"top", "-interval", "1ms"}, "too short: at least 100ms"},
 		{[]string{"kill"}, "kill needs an argument"},
 		{[]string{"kill", "-s", "TREM", "py"}, `"TREM" is not a signal`},
 		{[]string{"kill", "-9", "py"}, "kill has no flag -9; write -s 9"},
@@ -846,7 +861,7 @@ func TestWithoutRoot(t *testing.T) {
 	for _, args := range [][]string{
 		{"plan"}, {"apply", "-auto-approve"}, {"destroy", "-auto-approve"}, {"list"}, {"describe", "py"}, {"logs", "py"}, {"wait", "py"}, {"output"},
 		{"start", "py"}, {"stop", "py"}, {"pause", "py"}, {"resume", "py"}, {"release", "py"}, {"renew", "-in", "1h", "py"}, {"exec", "py", "ls"}, {"agent"},
-		{"events"}, {"events", "-f"}, {"history"}, {"touch", "py"}, {"kill", "py"}, {"attach", "py"}, {"cp", "py:/a", "x"}, {"cp", "main.hcl", "py:/"},
+		{"events"}, {"events", "-f"}, {"history"}, {"top"}, {"top", "-once", "py"}, {"touch", "py"}, {"kill", "py"}, {"attach", "py"}, {"cp", "py:/a", "x"}, {"cp", "main.hcl", "py:/"},
 	} {
 		e := &engine{}
 		r := invokeAs(t, e, 1000, append([]string{"-run-dir", run}, args...)...)
@@ -1006,6 +1021,8 @@ func TestComplete(t *testing.T) {
 		{[]string{"events", "-type=lost,held,rel"}, []string{"-type=lost,held,release"}},
 		{[]string{"touch", "py", "sk"}, []string{"sky"}},
 		{[]string{"kill", "-s", "HUP", "py", "sk"}, []string{"sky"}},
+		{[]string{"top", "-sort", "c"}, []string{"cpu"}},
+		{[]string{"top", "py", "sk"}, []string{"sky"}},
 		{[]string{"kill", "-s", "SIGS"}, []string{"SIGSEGV", "SIGSTKFLT", "SIGSYS"}},
 		{[]string{"kill", "-signal", "US"}, []string{"USR1", "USR2"}},
 		{[]string{"kill", "-s=SIGT"}, []string{"-s=SIGTRAP", "-s=SIGTERM", "-s=SIGTSTP", "-s=SIGTTIN", "-s=SIGTTOU"}},

@@ -198,7 +198,7 @@ func (r *run) candidates(ctx context.Context, root *cli.Command, t *typed, value
 		if name == "show" && first {
 			return r.namedCandidates(ctx, t.under, value)
 		}
-	case name == "list" || name == "wait" || name == "touch" || name == "kill", first && slices.Contains([]string{"describe", "events", "history", "logs", "attach", "start", "stop", "pause", "resume", "release", "renew", "exec"}, name):
+	case name == "list" || name == "top" || name == "wait" || name == "touch" || name == "kill", first && slices.Contains([]string{"describe", "events", "history", "logs", "attach", "start", "stop", "pause", "resume", "release", "renew", "exec"}, name):
 		return addressCandidates(value, r.recorded(ctx))
 	case name == "cp" && len(t.args) < 2:
 		return placeCandidates(value, r.recorded(ctx))
@@ -260,6 +260,10 @@ func (r *run) flagValues(ctx context.Context, flag, value string) (out []candida
 		}
 		for _, phase := range phases {
 			out = append(out, candidate{"phase=" + phase, "phase"})
+		}
+	case "sort":
+		for _, order := range view.TopOrders {
+			out = append(out, candidate{order, "order"})
 		}
 	case "signal":
 		for _, name := range config.SignalNames() {

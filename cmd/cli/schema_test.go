@@ -28,7 +28,7 @@ func one(schema string) []shape { return []shape{{schema: schema}} }
 var schemas = map[string][]shape{
 	"validate": one("validate"), "show": {{schema: "plan"}, {schema: "effective", flag: "effective"}},
 	"plan": one("plan"), "apply": one("apply"), "destroy": one("apply"), "drift": one("drift"),
-	"list": one("list"), "describe": one("describe"), "events": {{schema: "events"}, {schema: "event", flag: "follow", lines: true}},
+	"list": one("list"), "top": {{schema: "top", flag: "once"}, {schema: "top", lines: true}}, "describe": one("describe"), "events": {{schema: "events"}, {schema: "event", flag: "follow", lines: true}},
 	"history": one("history"), "wait": one("list"), "output": one("output"),
 	"start": one("act"), "stop": one("act"), "pause": one("act"), "resume": one("act"), "release": one("act"), "renew": one("act"), "touch": one("list"), "kill": one("list"),
 	"state list": one("state-list"), "state show": one("state-show"), "state pull": one("state-pull"), "state push": one("state-push"),

@@ -1,7 +1,6 @@
 package view
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"time"
@@ -54,10 +53,5 @@ func EventsJSON(w io.Writer, r *reconcile.EventsResult) error {
 
 // EventJSON writes one event on one line, for `events -f -json`.
 func EventJSON(w io.Writer, e reconcile.Event) error {
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(eventOf(e)); err != nil {
-		return fmt.Errorf("cannot write JSON: %w", err)
-	}
-	return nil
+	return JSONLine(w, eventOf(e))
 }

@@ -27,6 +27,16 @@ func JSON(w io.Writer, v any) error {
 	return nil
 }
 
+// JSONLine writes a document that is one of several, each on a line of its own.
+func JSONLine(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return fmt.Errorf("cannot write JSON: %w", err)
+	}
+	return nil
+}
+
 // planChange is one element of `plan -json`'s changes: what most readers want,
 // then what else one may need. Absent things are null.
 type planChange struct {

@@ -32,6 +32,7 @@ var documents = map[string]struct {
 	"diagnostics":   {diagnosticsDocument{}, "any command with -json that failed"},
 	"effective":     {effectiveDocument{}, "pinfold show -effective -json"},
 	"list":          {listDocument{}, "pinfold list -json, pinfold wait -json, pinfold touch -json and pinfold kill -json"},
+	"top":           {reconcile.TopResult{}, "pinfold top -once -json, and each line of pinfold top -json"},
 	"describe":      {describeDocument{}, "pinfold describe -json"},
 	"act":           {actDocument{}, "pinfold start, stop, pause, resume, release and renew with -json"},
 	"events":        {eventsDocument{}, "pinfold events -json"},

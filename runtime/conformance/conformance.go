@@ -58,6 +58,8 @@ type Commands struct {
 	User          []string                                  // prints UID:GID and a newline, exits 0
 	Hostname      []string                                  // prints the host name and a newline, exits 0
 	Hog           []string                                  // uses memory without end
+	Busy          []string                                  // for ever, on a whole core; prints ready first
+	Hold          func(bytes int) []string                  // for ever, with so much memory in use; prints ready
 	Missing       []string                                  // cannot be executed
 	Serve         func(port uint16) []string                // for ever; prints ready; answers on the port, by tcp and udp, with what it is sent
 	ServeLoopback func(port uint16) []string                // the same on 127.0.0.1 only
@@ -105,6 +107,7 @@ func Run(t *testing.T, subject func(t *testing.T) Subject) {
 		{"loss", loss},
 		{"ownership", ownership},
 		{"notes", notes},
+		{"stats", stats},
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			for _, c := range group.tests {

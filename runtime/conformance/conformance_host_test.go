@@ -109,8 +109,12 @@ var shell = conformance.Commands{
 	Hostname:  []string{"uname", "-n"},
 	CopyInput: []string{"cat"},
 	Hog:       []string{"tail", "/dev/zero"},
-	Missing:   []string{"/no/such/command"},
-	Serve:     func(port uint16) []string { return []string{"python3", "-c", echo, "", strconv.Itoa(int(port))} },
+	Busy:      script(`echo ready; while :; do :; done`),
+	Hold: func(bytes int) []string {
+		return []string{"perl", "-e", `$| = 1; $x = "x" x $ARGV[0]; print "ready\n"; sleep 1 while 1`, strconv.Itoa(bytes)}
+	},
+	Missing: []string{"/no/such/command"},
+	Serve:   func(port uint16) []string { return []string{"python3", "-c", echo, "", strconv.Itoa(int(port))} },
 	ServeLoopback: func(port uint16) []string {
 		return []string{"python3", "-c", echo, "127.0.0.1", strconv.Itoa(int(port))}
 	},

@@ -71,6 +71,8 @@ var commands = conformance.Commands{
 	User:          script("user", "exit=0"),
 	Hostname:      script("hostname", "exit=0"),
 	Hog:           script("oom"),
+	Busy:          script("print=ready", "busy"),
+	Hold:          func(bytes int) []string { return script(fmt.Sprint("memory=", bytes), "print=ready") },
 	Missing:       script("exec-fails"),
 	Serve:         func(port uint16) []string { return script(fmt.Sprint("serve=", port), "print=ready") },
 	ServeLoopback: func(port uint16) []string { return script(fmt.Sprint("serve-loopback=", port), "print=ready") },

@@ -320,6 +320,13 @@ func (w *World) Spec(id string) runtime.Instance {
 	return clone(w.find(id).spec)
 }
 
+// Uses makes Stats say this of an instance, but for At and Frozen.
+func (w *World) Uses(id string, s runtime.Stats) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.find(id).stats = &s
+}
+
 // Leftovers lists, sorted, everything of every lineage that still exists, one
 // object a line, such as "layer 0123456789ab" or "bridge abcd1234". Foreign
 // objects are not among it.

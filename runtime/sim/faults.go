@@ -43,6 +43,7 @@ const (
 	OpOpenLog       Op = "OpenLog"
 	OpObserve       Op = "Observe"
 	OpInspect       Op = "Inspect"
+	OpStats         Op = "Stats"
 	OpWaitExit      Op = "WaitExit"
 	OpClose         Op = "Close"
 
@@ -54,7 +55,7 @@ const (
 // what nobody uses; nor is Note, of which nothing but a rebuild takes notice.
 func (o Op) Writes() bool {
 	switch o {
-	case OpInfo, OpHiddenBy, OpVolumeUsage, OpPrefixesInUse, OpCheckPort, OpDial, OpDialInside, OpCopyOut, OpNote, OpNotes, OpOpenLog, OpObserve, OpInspect, OpWaitExit, OpClose:
+	case OpInfo, OpHiddenBy, OpVolumeUsage, OpPrefixesInUse, OpCheckPort, OpDial, OpDialInside, OpCopyOut, OpNote, OpNotes, OpOpenLog, OpObserve, OpInspect, OpStats, OpWaitExit, OpClose:
 		return false
 	}
 	return true

@@ -27,10 +27,11 @@ type instance struct {
 	proc     *process         // nil: released
 	parts    parts
 	ooms     uint64
-	carrying string // instance whose files a Create that has not ended moved here
-	stuck    bool   // its processes do not die
-	unknown  string // why Observe cannot see it
-	note     []byte // the last Note
+	carrying string         // instance whose files a Create that has not ended moved here
+	stuck    bool           // its processes do not die
+	stats    *runtime.Stats // what Stats says instead of what the script does
+	unknown  string         // why Observe cannot see it
+	note     []byte         // the last Note
 	notedAt  time.Time
 	released bool
 	answer   Script // what every Exec does instead of its command

@@ -137,3 +137,43 @@ func (n *network) state() runtime.NetworkState {
 	}
 	return s
 }
+
+// bareMemory is what a simulated PID 1 has in use, and each process beside it.
+const bareMemory = 1 << 20
+
+// Stats implements runtime.Host.
+func (h *Host) Stats(ctx context.Context, id string) (s runtime.Stats, err error) {
+	err = h.call(ctx, OpStats, id, func(midway) error {
+		h.w.mu.Lock()
+		defer h.w.mu.Unlock()
+		in, err := h.running(id)
+		if err != nil {
+			return err
+		}
+		s = in.stat()
+		return nil
+	})
+	if err != nil {
+		return runtime.Stats{}, wrap("look at what is used by", id, err)
+	}
+	return s, nil
+}
+
+func (in *instance) stat() runtime.Stats {
+	p := in.proc
+	p.count()
+	s := runtime.Stats{CPU: p.ran, PIDs: 1 + int64(len(p.execs)), MemoryLimit: in.spec.Limits.Memory}
+	if p.started {
+		s.PIDs++
+		s.PIDsLimit = in.spec.Limits.PIDs
+	}
+	s.Memory = bareMemory*s.PIDs + p.held
+	if in.spec.Net != nil {
+		s.Net = &runtime.Traffic{}
+	}
+	if in.stats != nil {
+		s = *in.stats
+	}
+	s.At, s.Frozen = now(), p.frozen
+	return s
+}

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"cmp"
+	"time"
 
 	"pinfold/runtime"
 )
@@ -16,6 +17,10 @@ type process struct {
 	stranded bool
 	frozen   bool
 	dead     bool
+	held     int64         // bytes of memory that its command uses
+	busy     bool          // its command uses a core whenever it may run
+	ran      time.Duration // on a core until ranTo
+	ranTo    time.Time
 	outside  int           // the last signal from outside
 	gone     chan struct{} // closed at its end
 	main     *task
@@ -81,12 +86,24 @@ func (p *process) signal(sig int) {
 	p.main.signal(sig)
 }
 
-func (p *process) freeze() { p.frozen = true }
+// count brings ran up to now. It is called before anything changes about it.
+func (p *process) count() {
+	if p.busy && !p.frozen && !p.dead {
+		p.ran += now().Sub(p.ranTo)
+	}
+	p.ranTo = now()
+}
+
+func (p *process) freeze() {
+	p.count()
+	p.frozen = true
+}
 
 func (p *process) thaw() {
 	if !p.frozen {
 		return
 	}
+	p.count()
 	p.frozen = false
 	if p.main != nil {
 		p.main.thaw()

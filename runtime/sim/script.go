@@ -28,6 +28,8 @@ import (
 //	pwd                print the working directory
 //	user               print the user, "0:0" by default
 //	hostname           print the host name
+//	busy               from here on, use a whole core (Stats)
+//	memory=N           from here on, have N bytes of memory in use (Stats)
 //	oom                use memory until the OOM killer comes
 //	stdin              copy standard input to standard output (Exec only; else nothing)
 //	exec-fails         the command cannot be executed: runtime.ErrCommand
@@ -91,7 +93,11 @@ func parseStep(arg string) (step, error) {
 		if !strings.HasPrefix(value, "/") {
 			err = fmt.Errorf("want an absolute path")
 		}
-	case "print", "err", "env", "pwd", "user", "hostname", "oom", "stdin", "exec-fails":
+	case "memory":
+		var n uint64
+		n, err = strconv.ParseUint(value, 10, 31)
+		st.num = int(n)
+	case "busy", "print", "err", "env", "pwd", "user", "hostname", "oom", "stdin", "exec-fails":
 	default:
 		err = fmt.Errorf("unknown step")
 	}

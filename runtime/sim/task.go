@@ -70,6 +70,11 @@ func (t *task) run() {
 			t.output(t.user+"\n", false)
 		case "hostname":
 			t.output(cmp.Or(t.p.in.spec.Hostname, t.p.in.spec.ID)+"\n", false)
+		case "busy":
+			t.p.count()
+			t.p.busy = true
+		case "memory":
+			t.p.held = int64(st.num)
 		case "oom":
 			t.p.in.ooms++
 			t.end(128+sigKILL, sigKILL)
