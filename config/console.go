@@ -2,6 +2,8 @@ package config
 
 import (
 	"maps"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
@@ -46,7 +48,7 @@ func (c *Console) Evaluate(text string) (cty.Value, Diagnostics) {
 		return cty.DynamicVal, ev.sorted()
 	}
 	expr, diags := hclsyntax.ParseExpression([]byte(text+"\n"), consoleFile, hcl.InitialPos)
-	if ev.addAll("", diags); diags.HasErrors() {
+	if ev.addAll("", atEnd(text, diags)); diags.HasErrors() {
 		return cty.DynamicVal, ev.sorted()
 	}
 	attr := &hclsyntax.Attribute{Name: "expression", Expr: bound(expr), SrcRange: expr.Range()}
@@ -57,4 +59,19 @@ func (c *Console) Evaluate(text string) (cty.Value, Diagnostics) {
 	ev.scopeOf(n)
 	v, _ := ev.value(n, attr, n.scope, "")
 	return v, ev.sorted()
+}
+
+// atEnd moves what is said of the line behind the text, which nobody wrote, to the end
+// of its last line.
+func atEnd(text string, diags hcl.Diagnostics) hcl.Diagnostics {
+	text = strings.TrimRight(text, "\n")
+	lines := strings.Split(text, "\n")
+	last := lines[len(lines)-1]
+	end := hcl.Pos{Line: len(lines), Column: utf8.RuneCountInString(last) + 1, Byte: len(text)}
+	for _, d := range diags {
+		if d.Subject != nil && d.Subject.Start.Line > end.Line {
+			d.Subject = &hcl.Range{Filename: d.Subject.Filename, Start: end, End: end}
+		}
+	}
+	return diags
 }

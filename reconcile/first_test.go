@@ -540,6 +540,9 @@ func TestDeposedFollowsItsSandbox(t *testing.T) {
 		if d := e.current("sandbox.z").Deposed; len(d) != 1 || d[0].Instance.ID != was || d[0].Net.Network != "network.m" {
 			t.Fatalf("deposed %+v", d)
 		}
+		if v := l.view(e, "sandbox.z"); !slices.Equal(v.Deposed, []string{was}) {
+			t.Errorf("list and describe tell of %q, not of %s", v.Deposed, was)
+		}
 		forget := StateRemoveRequest{Addresses: []string{"sandbox.z"}}
 		if _, err := e.StateRemove(context.Background(), forget); err == nil {
 			t.Fatal("it is forgotten, and its deposed instance with it")

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"slices"
 	"sync"
 	"time"
 
+	"pinfold/config"
 	"pinfold/state"
 )
 
@@ -34,9 +36,16 @@ type EventsResult struct {
 // Events tells what happened, from a store that keeps the newest 10,000.
 func (e *Engine) Events(ctx context.Context, r EventsRequest) (*EventsResult, error) {
 	if r.Address != "" {
-		// A name of what is no more stays as it was given.
-		if address, err := e.resolve(r.Address); err == nil {
+		address, err := e.resolve(r.Address)
+		var failed *Error
+		_, bare := config.ParseAddress(r.Address)
+		switch {
+		case err == nil:
 			r.Address = address
+		case errors.As(err, &failed) && failed.Kind == Invalid: // several have that name
+			return nil, err
+		case bare != nil: // the short name of what is no more
+			r.Address = "sandbox." + r.Address
 		}
 	}
 	var timeout <-chan time.Time

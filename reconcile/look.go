@@ -67,7 +67,10 @@ func (e *Engine) viewOf(rec *plan.Sandbox, st plan.Status) SandboxView {
 		Address: rec.Address, Generation: rec.Generation, Phase: st.Phase,
 		Mode: mode, DeclaredMode: declared, Hold: rec.Hold,
 		Ports: rec.Ports, Conditions: st.Conditions, Labels: rec.Spec.Labels,
-		Volumes: map[string]string{},
+		Volumes: map[string]string{}, Deposed: []string{},
+	}
+	for _, d := range rec.Deposed {
+		v.Deposed = append(v.Deposed, d.Instance.ID)
 	}
 	if v.Ports == nil {
 		v.Ports = map[string]plan.Port{}

@@ -187,6 +187,7 @@ type SandboxView struct {
 	Outcome      *plan.Outcome        `json:"outcome"`
 	Labels       map[string]string    `json:"labels"`
 	Volumes      map[string]string    `json:"volumes"` // path inside, by claim or volume address
+	Deposed      []string             `json:"deposed"` // ids of instances that were replaced and still have to go
 }
 
 // Description is `describe -json`.

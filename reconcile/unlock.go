@@ -100,12 +100,13 @@ func holderOf(stateDir string, pid int) (state.Holder, error) {
 			return h, nil
 		}
 	}
-	who := "nobody has it open by now"
+	who, then := "nobody has it open by now", "so nobody is kept from it"
 	if len(all) > 0 {
 		verb, _, _ := strings.Cut(all[0].Verb, " -")
 		who = fmt.Sprintf("pid %d (%s) has it, since %s", all[0].PID, verb, all[0].Since.UTC().Format(time.RFC3339))
+		then = fmt.Sprintf("'pinfold force-unlock %d' ends that one", all[0].PID)
 	}
-	return state.Holder{}, &Error{Kind: Invalid, Message: fmt.Sprintf("pid %d does not have the state %s; %s; nobody was ended", pid, statePath(stateDir), who)}
+	return state.Holder{}, &Error{Kind: Invalid, Message: fmt.Sprintf("pid %d does not have the state %s; %s; nobody was ended, %s", pid, statePath(stateDir), who, then)}
 }
 
 // hasOpen tells whether the process has the file open.

@@ -769,6 +769,39 @@ func TestMistakesInTheCommandLine(t *testing.T) {
 	}
 }
 
+// A sandbox in a module has a short name, too.
+func TestShortNamesInModules(t *testing.T) {
+	t.Chdir(t.TempDir())
+	sandbox := "image \"base\" {\n  source = \"host\"\n}\n\nsandbox \"runner\" {\n  image = image.base\n  command = [\"sleep\"]\n}\n"
+	if err := os.Mkdir("ci", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"main.hcl": "module \"ci\" {\n  source = \"./ci\"\n}\n", "ci/main.hcl": sandbox} {
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r := invoke(t, &engine{}, "show", "-effective", "runner"); r.code != 0 || !strings.Contains(r.out, "# module.ci.sandbox.runner") {
+		t.Errorf("exit %d\n%s%s", r.code, r.out, r.err)
+	}
+	if err := os.WriteFile("main.hcl", []byte("module \"ci\" {\n  for_each = toset([\"a\", \"b\"])\n  source = \"./ci\"\n}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	want := `"runner" is ambiguous: module.ci["a"].sandbox.runner, module.ci["b"].sandbox.runner`
+	if r := invoke(t, &engine{}, "show", "-effective", "runner"); r.code != 1 || !strings.Contains(r.err, want) {
+		t.Errorf("exit %d\n%s%s", r.code, r.out, r.err)
+	}
+	// The engine knows which sandboxes there are.
+	e := &engine{happened: func(reconcile.EventsRequest) (*reconcile.EventsResult, error) {
+		return &reconcile.EventsResult{FormatVersion: "1", Events: []reconcile.Event{{Address: "module.ci.sandbox.runner", UID: "u", Type: "create"}}}, nil
+	}}
+	for _, args := range [][]string{{"history", "runner"}, {"events", "runner"}} {
+		if r := invoke(t, e, args...); r.code != 0 || e.events[len(e.events)-1].Address != "runner" || !strings.Contains(r.out, "module.ci.sandbox.runner") {
+			t.Errorf("%q: exit %d, asked %+v\n%s%s", args, r.code, e.events, r.out, r.err)
+		}
+	}
+}
+
 // Of what is no more, but has a history, every command says how to see that.
 func TestNotFoundNamesTheHistory(t *testing.T) {
 	configured(t)

@@ -112,7 +112,7 @@ func (r *run) historyCommand() *cli.Command {
 				if err != nil {
 					return err
 				}
-				request.Address = inFull(name)
+				request.Address = name
 			}
 			n := needEvents
 			n.lockWait = lockWait
@@ -140,14 +140,13 @@ func (r *run) historyCommand() *cli.Command {
 	}
 }
 
-// anyAddress is that of anything an event may be about, in full: what is no more
-// is not found by a short name.
+// anyAddress is that of anything an event may be about, or a sandbox's short name,
+// which the engine looks up.
 func anyAddress(text string) (string, error) {
 	if full, err := parseAddress(text); err == nil {
 		return full.String(), nil
 	}
-	name, err := sandboxAddress(text)
-	return inFull(name), err
+	return sandboxAddress(text)
 }
 
 // since reads an instant, or how long ago it was.
@@ -208,7 +207,7 @@ func known(ctx context.Context, s reconcile.Service, address string) error {
 }
 
 func isSandbox(address string) bool {
-	full, err := parseAddress(address)
+	full, err := parseAddress(inFull(address))
 	return err == nil && full.Type == "sandbox"
 }
 

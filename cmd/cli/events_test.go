@@ -24,8 +24,8 @@ func TestEventsFlags(t *testing.T) {
 		want reconcile.EventsRequest
 	}{
 		{nil, reconcile.EventsRequest{}},
-		{[]string{"py"}, reconcile.EventsRequest{Address: "sandbox.py"}},
-		{[]string{"w[a]", "-last", "3"}, reconcile.EventsRequest{Address: `sandbox.w["a"]`, Last: 3}},
+		{[]string{"py"}, reconcile.EventsRequest{Address: "py"}},
+		{[]string{"w[a]", "-last", "3"}, reconcile.EventsRequest{Address: `w["a"]`, Last: 3}},
 		{[]string{"network.agents", "-since", "1h30m"}, reconcile.EventsRequest{Address: "network.agents", Since: now.Add(-90 * time.Minute)}},
 		{[]string{"-since=2026-12-01T00:00:00Z", "-type", "exited,lost", "-type=held"}, reconcile.EventsRequest{Since: now.Add(-12 * time.Hour), Types: []string{"exited", "lost", "held"}}},
 	} {
@@ -123,10 +123,10 @@ func TestFollowEvents(t *testing.T) {
 	if !slices.Equal(seqs, []uint64{4, 5, 10}) {
 		t.Errorf("printed %v", seqs)
 	}
-	then := reconcile.EventsRequest{Address: "sandbox.py", Types: []string{"start"}, After: 9, Wait: eventsWait}
+	then := reconcile.EventsRequest{Address: "py", Types: []string{"start"}, After: 9, Wait: eventsWait}
 	last := then
 	last.After = 10
-	want := []reconcile.EventsRequest{{Address: "sandbox.py", Types: []string{"start"}, Since: at.Add(-time.Hour), Last: 2}, then, then, last}
+	want := []reconcile.EventsRequest{{Address: "py", Types: []string{"start"}, Since: at.Add(-time.Hour), Last: 2}, then, then, last}
 	if diff := cmp.Diff(want, e.events); diff != "" {
 		t.Errorf("asked (-want +got):\n%s", diff)
 	}
@@ -189,7 +189,7 @@ func TestHistoryCommand(t *testing.T) {
 	if err := json.Unmarshal([]byte(r.out), &doc); err != nil || r.code != 0 || len(doc.Sandboxes) != 1 || doc.Sandboxes[0].Reason != "config_removed" {
 		t.Errorf("exit %d, %v\n%s%s", r.code, err, r.out, r.err)
 	}
-	if e.events[0].Address != "sandbox.py" {
+	if e.events[0].Address != "py" {
 		t.Errorf("asked for %q", e.events[0].Address)
 	}
 }

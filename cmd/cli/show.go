@@ -2,6 +2,9 @@ package cli
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/urfave/cli/v3"
 
@@ -46,8 +49,25 @@ func (r *run) showEffective(in config.Inputs, text string) error {
 	if err != nil {
 		return err
 	}
+	short := address
 	address = inFull(address)
-	var names []string
+	var names, ends []string
+	for i := range desired.Sandboxes {
+		if a := desired.Sandboxes[i].Address; a == address {
+			ends = nil
+			break
+		} else if strings.HasSuffix(a, ".sandbox."+short) {
+			ends = append(ends, a)
+		}
+	}
+	switch len(ends) {
+	case 0:
+	case 1:
+		address = ends[0]
+	default:
+		slices.Sort(ends)
+		return failure(fmt.Sprintf("%q is ambiguous: %s", text, strings.Join(ends, ", ")), "Write its address in full.")
+	}
 	for i := range desired.Sandboxes {
 		x := &desired.Sandboxes[i]
 		if x.Address == address {

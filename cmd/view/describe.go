@@ -73,6 +73,7 @@ func (s *Screen) Describe(d *reconcile.Description, agent bool, now time.Time) {
 	if x.InstanceID != nil {
 		head.add("Instance", *x.InstanceID)
 	}
+	head.add("Deposed", strings.Join(x.Deposed, ", "))
 	head.add("UID", d.UID)
 	head.add("Generation", fmt.Sprint(x.Generation))
 	head.add("Created", at(x.CreatedAt, now))

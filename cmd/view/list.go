@@ -75,6 +75,15 @@ func standing(all []reconcile.SandboxView, agent bool, now time.Time) (notes []s
 	if len(failed) > mostNotes {
 		notes = append(failed[:mostNotes], fmt.Sprintf("%d more could not be started; pinfold describe tells why", len(failed)-mostNotes))
 	}
+	for i := range all {
+		if x := &all[i]; len(x.Deposed) > 0 {
+			who := "the next apply"
+			if agent {
+				who = "the agent"
+			}
+			notes = append(notes, fmt.Sprintf("of %s there is still what was replaced (%s); %s takes it away", x.Address, strings.Join(x.Deposed, ", "), who))
+		}
+	}
 	if len(waiting) > 0 && agent {
 		notes = append(notes, "the agent tries again")
 	} else if len(waiting) > 0 {

@@ -422,3 +422,19 @@ func TestDescribeTellsSources(t *testing.T) {
 		}
 	}
 }
+
+// What was replaced and is still there is told of, and by whom it goes.
+func TestDeposedIsShown(t *testing.T) {
+	all := &reconcile.ListResult{Sandboxes: []reconcile.SandboxView{{Address: "sandbox.py", Phase: plan.Running, Deposed: []string{"0123456789ab"}}}}
+	for agent, who := range map[bool]string{true: "the agent", false: "the next apply"} {
+		want := "Note: of sandbox.py there is still what was replaced (0123456789ab); " + who + " takes it away\n"
+		if out := string(shown(false, 0, func(s *Screen) { s.List(all, agent, now) })); !strings.Contains(out, want) {
+			t.Errorf("list lacks %q:\n%s", want, out)
+		}
+		d := &reconcile.Description{Sandbox: all.Sandboxes[0]}
+		out := string(shown(false, 0, func(s *Screen) { s.Describe(d, agent, now) }))
+		if !strings.Contains(out, want) || !strings.Contains(out, "\nDeposed:     0123456789ab\n") {
+			t.Errorf("describe lacks the instance or %q:\n%s", want, out)
+		}
+	}
+}

@@ -45,7 +45,7 @@ type outcomeJSON struct {
 
 func sandboxOf(s reconcile.SandboxView) sandboxJSON {
 	out := sandboxJSON{SandboxView: s, Hold: holdOf(s.Hold), Conditions: conditionsOf(s.Conditions), Outcome: outcomeJSONOf(s.Outcome)}
-	out.Ports, out.Labels, out.Volumes = dict(s.Ports), dict(s.Labels), dict(s.Volumes)
+	out.Ports, out.Labels, out.Volumes, out.Deposed = dict(s.Ports), dict(s.Labels), dict(s.Volumes), list(s.Deposed)
 	return out
 }
 
