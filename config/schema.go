@@ -277,6 +277,39 @@ func (s *schema) names() []string {
 	return out
 }
 
+// elsewhere are names that compose files, Dockerfiles and unit files have for what is
+// called otherwise here.
+var elsewhere = map[string]string{
+	"cmd": "command", "entrypoint": "command", "args": "command", "exec_start": "command", "environment": "env",
+	"workdir": "working_dir", "working_directory": "working_dir", "volumes": "mount", "mounts": "mount", "ports": "port",
+	"networks": "network", "healthcheck": "health", "restart_policy": "restart", "runtime_max": "lifetime", "mem_limit": "resources",
+	"cpus": "resources", "limits": "resources", "cap_drop": "security", "stop_timeout": "stop_grace", "kill_timeout": "stop_grace",
+}
+
+// meant ends the sentence that s does not have a name: with the block inside it that
+// has it, with what it is called here, or with the closest of its names.
+func (s *schema) meant(name string) string {
+	if s == rootSchema {
+		return didYouMean(name, s.names())
+	}
+	for _, block := range slices.Sorted(maps.Keys(s.blocks)) {
+		inner := s.blocks[block]
+		if inner.schema == nil || inner.label != "" || inner.many {
+			continue
+		}
+		if rule, there := inner.schema.attrs[name]; there && !rule.required {
+			return fmt.Sprintf(". It belongs into the block %s: %s { %s = … }.", block, block, name)
+		}
+		if _, there := inner.schema.blocks[name]; there {
+			return fmt.Sprintf(". It belongs into the block %s: %s { %s { … } }.", block, block, name)
+		}
+	}
+	if here := elsewhere[name]; here != "" && slices.Contains(s.names(), here) {
+		return fmt.Sprintf(". Did you mean %q?", here)
+	}
+	return didYouMean(name, s.names())
+}
+
 // check reports whatever in body the schema does not allow, to any depth.
 func (k *sink) check(address string, body *hclsyntax.Body, s *schema, what string) {
 	for name, attr := range body.Attributes {
@@ -291,7 +324,7 @@ func (k *sink) check(address string, body *hclsyntax.Body, s *schema, what strin
 				"%q is a block inside %s. Write %s { … } without an equals sign.", name, what, name)
 		default:
 			k.fail(address, attr.NameRange.Ptr(), "Unknown argument",
-				"%s has no argument %q%s", capital(what), name, ended(didYouMean(name, s.names())))
+				"%s has no argument %q%s", capital(what), name, ended(s.meant(name)))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.attrs)) {
@@ -309,7 +342,7 @@ func (k *sink) check(address string, body *hclsyntax.Body, s *schema, what strin
 			continue
 		}
 		if !known {
-			k.unknownBlock(address, b, s, what, s.names())
+			k.unknownBlock(address, b, s, what)
 			continue
 		}
 		if rule.later != "" {
@@ -354,13 +387,13 @@ func (k *sink) repeats(address string, b *hclsyntax.Block, rule blockRule, s *sc
 	return false
 }
 
-func (k *sink) unknownBlock(address string, b *hclsyntax.Block, s *schema, what string, names []string) {
+func (k *sink) unknownBlock(address string, b *hclsyntax.Block, s *schema, what string) {
 	if _, isAttr := s.attrs[b.Type]; isAttr {
 		k.fail(address, b.TypeRange.Ptr(), "Argument written as a block",
 			"%q is an argument of %s. Write %s = … with an equals sign.", b.Type, what, b.Type)
 		return
 	}
-	hint := ended(didYouMean(b.Type, names))
+	hint := ended(s.meant(b.Type))
 	switch b.Type {
 	case dynamic:
 		if s != rootSchema {
