@@ -26,7 +26,7 @@ func (e *actor) adopt(ctx context.Context, id string) (*plan.Sandbox, error) {
 	case !there:
 		return refuse("the host has nothing of it; pinfold gc -dry-run lists what can be taken back")
 	case s.Released:
-		return refuse("it was given up for good")
+		return refuse("it was given up (removed, or state rm); an import block with its id takes it back")
 	}
 	noted, err := e.host.Notes(ctx)
 	if err != nil {

@@ -49,7 +49,9 @@ func FailureDiagnostics(failures []reconcile.Failure, others config.Diagnostics)
 			skipped = append(skipped, plan.NameOf(f.Address, f.Deposed)+": "+skippedFor(f.Error))
 			continue
 		}
-		out = append(out, config.Diagnostic{Severity: "error", Summary: fmt.Sprintf("cannot %s %s", f.Action, plan.NameOf(f.Address, f.Deposed)), Detail: f.Error, Address: f.Address})
+		what := fmt.Sprintf("cannot %s %s", f.Action, plan.NameOf(f.Address, f.Deposed))
+		// Most errors begin with what failed, which the title says already.
+		out = append(out, config.Diagnostic{Severity: "error", Summary: what, Detail: strings.TrimPrefix(f.Error, what+": "), Address: f.Address})
 	}
 	for _, d := range others {
 		if !slices.ContainsFunc(failures, func(f reconcile.Failure) bool { return f.Address == d.Address && f.Error == d.Detail }) {

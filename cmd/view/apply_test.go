@@ -47,9 +47,9 @@ func applied() *reconcile.ApplyResult {
 func TestApplied(t *testing.T) {
 	golden(t, "applied.txt", shown(false, 0, func(s *Screen) { s.Applied(applied(), false) }))
 	failed := applied()
-	failed.Failures = []reconcile.Failure{{Address: "sandbox.db", Action: plan.ActReplace, Error: "no space left"}, {Address: "sandbox.x", Action: plan.ActCreate, Skipped: true, Error: "skipped: sandbox.db failed"}, {Address: "sandbox.y", Action: plan.ActCreate, Skipped: true, Error: "skipped: sandbox.x failed"}}
+	failed.Failures = []reconcile.Failure{{Address: "sandbox.db", Action: plan.ActReplace, Error: "cannot replace sandbox.db: no space left"}, {Address: "sandbox.x", Action: plan.ActCreate, Skipped: true, Error: "skipped: sandbox.db failed"}, {Address: "sandbox.y", Action: plan.ActCreate, Skipped: true, Error: "skipped: sandbox.x failed"}}
 	others := config.Diagnostics{ // as the engine tells them, and one more
-		{Severity: "error", Summary: "sandbox.db: replace failed", Detail: "no space left", Address: "sandbox.db"},
+		{Severity: "error", Summary: "sandbox.db: replace failed", Detail: "cannot replace sandbox.db: no space left", Address: "sandbox.db"},
 		{Severity: "error", Summary: "sandbox.x: create failed", Detail: "skipped: sandbox.db failed", Address: "sandbox.x"},
 		{Severity: "error", Summary: "outputs cannot be kept", Detail: "no space left"},
 	}
