@@ -2,12 +2,16 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"pinfold/reconcile/plan"
+	"pinfold/runtime/sim"
 	"pinfold/state"
 )
 
@@ -142,6 +146,37 @@ func TestDrift(t *testing.T) {
 		t.Errorf("after apply: %+v", d)
 	}
 	l.end(e)
+}
+
+// What an earlier apply could not do is no drift, however much the next one would do
+// about it; what is due is drift, and says why.
+func TestDriftOfWhatFailed(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		l := newLab(t, map[string]string{"main.hcl": driftConfig + `
+sandbox "dated" {
+  image   = image.base
+  command = ["sleep"]
+  lifetime { ttl = "1h" }
+}
+`})
+		e := l.open("apply")
+		l.world.Fail(sim.OpStart, "", errors.New("no such program"), sim.Before, sim.Always)
+		l.applyFails(e, plan.Options{})
+		l.world.ClearFaults()
+		if d := l.drift(e); d.Drifted() || len(d.Changes) > 0 || !strings.Contains(strings.Join(d.Notes, "\n"), "sandbox.held could not be started") {
+			t.Errorf("after an apply that failed: %+v", d)
+		}
+		l.apply(e, plan.Options{})
+		sleep(2 * time.Hour)
+		d := l.drift(e)
+		if !d.Drifted() || len(d.Drift) != 1 || d.Drift[0].Address != "sandbox.dated" || d.Drift[0].What == "" || len(d.Changes) == 0 {
+			t.Errorf("of what is due: %+v", d)
+		}
+		if d := l.drift(e, "sandbox.dated"); d.Drifted() || len(d.Changes) > 0 || d.Ignored != 1 {
+			t.Errorf("of what is due and not asked for: %+v", d)
+		}
+		l.end(e)
+	})
 }
 
 func TestDriftThroughTheSocket(t *testing.T) {

@@ -23,13 +23,17 @@ func (s *Screen) Drift(r *reconcile.DriftResult) {
 			s.change(&r.Changes[i])
 		}
 	}
+	converging := map[string]bool{}
+	for _, c := range r.Changes {
+		converging[c.Address] = true
+	}
 	switch {
 	case !r.Drifted():
 		s.Linef("%s The host is as recorded.\n", s.paint(green, s.paint(bold, "No drift.")))
 	case len(r.Changes) == 0:
 		s.Linef("%s %s, and apply does nothing about it.\n", s.paint(bold, "Drift:"), plural(len(r.Drift), "difference", "differences"))
 	default:
-		s.Linef("%s %s; %d to converge.\n", s.paint(bold, "Drift:"), plural(len(r.Drift), "difference", "differences"), plan.Summarize(r.Changes).Converge)
+		s.Linef("%s %s; %d to converge.\n", s.paint(bold, "Drift:"), plural(len(r.Drift), "difference", "differences"), len(converging))
 	}
 	if r.Ignored > 0 {
 		s.Linef("%s %s not told of (-ignore).\n", s.paint(bold, "Note:"), plural(r.Ignored, "more differs and is", "more differ and are"))
