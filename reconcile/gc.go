@@ -184,7 +184,7 @@ func (e *Engine) gone(ctx context.Context, half []Orphan) ([]Orphan, error) {
 // may be under way meanwhile: what the first look found is looked at again, after
 // the records were read.
 func (e *Engine) orphans(ctx context.Context) ([]Orphan, error) {
-	seen, err := e.host.Observe(ctx)
+	seen, err := e.observe(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -221,7 +221,7 @@ func (e *Engine) orphans(ctx context.Context) ([]Orphan, error) {
 		known map[string]bool
 	}{{sortedKeys(seen.Networks), known.networks}, {sortedKeys(seen.Volumes), known.volumes}} {
 		if again.Instances == nil && slices.ContainsFunc(list.ids, func(id string) bool { return !list.known[id] }) {
-			if again, err = e.host.Observe(ctx); err != nil {
+			if again, err = e.observe(ctx); err != nil {
 				return nil, err
 			}
 		}
@@ -429,7 +429,7 @@ func (e *Engine) removeOrphans(ctx context.Context, found []Orphan, r GCRequest)
 // hollow are records of which the host has nothing. Plan and agent mend them by
 // the rules; here it is only said.
 func (e *Engine) hollow(ctx context.Context) ([]Orphan, error) {
-	seen, err := e.host.Observe(ctx)
+	seen, err := e.observe(ctx)
 	if err != nil {
 		return nil, err
 	}

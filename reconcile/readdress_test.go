@@ -320,6 +320,49 @@ func TestRemovedAndImported(t *testing.T) {
 	})
 }
 
+// What was moved and then given up is called by its last address, by the plan as by gc.
+func TestRemovedByItsLastAddress(t *testing.T) {
+	l := newLab(t, nil)
+	part := func(name string) string {
+		return "sandbox \"" + name + "\" {\n  image = image.base\n  command = [\"sleep\", \"inf\"]\n  network { name = network.n }\n  mount {\n    volume = volume.data\n    path = \"/data\"\n  }\n}\n"
+	}
+	base := "image \"base\" { source = \"host\" }\n"
+	kept := base + "network \"n\" {}\nvolume \"data\" {}\n"
+	l.main(kept + part("old"))
+	e := l.open("apply")
+	l.apply(e, plan.Options{})
+	id := l.id(e, "sandbox.old")
+	l.main(kept + part("new") + "moved {\n  from = sandbox.old\n  to = sandbox.new\n}\n")
+	l.apply(e, plan.Options{})
+	l.main(kept + removed("sandbox.new"))
+	l.apply(e, plan.Options{})
+
+	l.main(base)
+	named := 0
+	for _, c := range l.plan(e).Plan.Changes {
+		if strings.Contains(c.Cause, id) {
+			named++
+			if !strings.Contains(c.Cause, "sandbox.new") || strings.Contains(c.Cause, "sandbox.old") {
+				t.Errorf("the plan says %q", c.Cause)
+			}
+		}
+	}
+	if named != 2 {
+		t.Errorf("%d changes name the instance, not those of the network and of the volume", named)
+	}
+	l.apply(e, plan.Options{})
+	found := l.gc(e, GCRequest{})
+	if len(found) != 3 {
+		t.Errorf("gc tells of %+v", found)
+	}
+	for _, o := range found {
+		if text := o.Address + " " + o.Found; strings.Contains(text, "sandbox.old") || !strings.Contains(text, "sandbox.new") {
+			t.Errorf("gc says %q", text)
+		}
+	}
+	l.close(e)
+}
+
 // What is left on the host keeps its address, ids and range in the very apply that leaves
 // it there.
 func TestRemovedAndAnotherMade(t *testing.T) {

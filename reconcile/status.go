@@ -43,9 +43,36 @@ func (s *sight) hide(records map[string]*plan.Sandbox) {
 	}
 }
 
+// observe looks at the whole host. An instance's mark has the address that its sandbox
+// had when it was made; of those on no record the note tells the last one.
+func (e *Engine) observe(ctx context.Context) (runtime.Observation, error) {
+	o, err := e.host.Observe(ctx)
+	if err != nil {
+		return o, err
+	}
+	known := e.instancesOnRecord()
+	var noted map[string]runtime.Noted
+	for id, in := range o.Instances {
+		if known[id] {
+			continue
+		}
+		if noted == nil {
+			if noted, err = e.host.Notes(ctx); err != nil {
+				e.log.Debug("cannot read the notes beside instances", "error", err)
+				break // the mark's is as good as any, then
+			}
+		}
+		if doc, ok := readNote(id, noted[id]); ok {
+			in.Mark.Address = doc.Sandbox.Address
+			o.Instances[id] = in
+		}
+	}
+	return o, nil
+}
+
 // look observes the whole host.
 func (e *Engine) look(ctx context.Context) (sight, error) {
-	o, err := e.host.Observe(ctx)
+	o, err := e.observe(ctx)
 	if err != nil {
 		return sight{}, fmt.Errorf("cannot look at the host: %w", err)
 	}

@@ -84,7 +84,7 @@ func ClaimAddress(sandbox, claim string) string {
 
 // Volumes tells of all volumes and claims on record, sorted by address.
 func (e *Engine) Volumes(ctx context.Context) (*VolumesResult, error) {
-	seen, err := e.host.Observe(ctx)
+	seen, err := e.observe(ctx)
 	if err != nil {
 		return nil, errorOf(fmt.Errorf("cannot look at the host: %w", err))
 	}
@@ -127,7 +127,7 @@ func (e *Engine) count(ctx context.Context, v *VolumeView, atMost time.Duration)
 
 // Volume tells everything about one, by its address or a short name.
 func (e *Engine) Volume(ctx context.Context, word string) (*VolumeDescription, error) {
-	seen, err := e.host.Observe(ctx)
+	seen, err := e.observe(ctx)
 	if err != nil {
 		return nil, errorOf(fmt.Errorf("cannot look at the host: %w", err))
 	}
