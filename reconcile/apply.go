@@ -422,7 +422,7 @@ func (e *Engine) execute(ctx context.Context, p *prepared, r ApplyRequest, progr
 	e.log.Debug("applying", "digest", p.Digest, "serial", p.Serial, "changes", len(p.Plan.Changes))
 	run.execute(ctx, r.Parallelism)
 	as.sweepAll(ctx)
-	res.Applied, res.Interrupted = plan.Summarize(run.done), run.interrupted
+	res.Applied, res.Noted, res.Interrupted = plan.Summarize(run.done), plan.NotedOf(run.done), run.interrupted
 	res.Failures = slices.Concat(run.failures, p.stuck)
 	if !res.Interrupted {
 		res.Failures = append(res.Failures, e.remaining(p, res.Failures)...)

@@ -144,6 +144,7 @@ type Progress struct {
 type ApplyResult struct {
 	PlanResult
 	Applied     plan.Summary       `json:"applied"` // what was really done
+	Noted       plan.Noted         `json:"noted"`   // of what was really done
 	Outputs     []config.Output    `json:"outputs"`
 	Failures    []Failure          `json:"failures,omitempty"`
 	Declined    bool               `json:"declined,omitempty"`    // confirm said no

@@ -17,9 +17,9 @@ func (s *Screen) Applied(r *reconcile.ApplyResult, destroyed bool) {
 		word = "Destroy"
 	}
 	n := r.Applied
-	counts := fmt.Sprintf("Resources: %d added, %d changed, %d replaced, %d destroyed", n.Add, n.Change, n.Replace, n.Destroy)
+	counts := fmt.Sprintf("Resources: %d added, %d changed%s, %d replaced, %d destroyed%s", n.Add, n.Change, moved(r.Noted), n.Replace, n.Destroy, givenUp(r.Noted))
 	if destroyed {
-		counts = fmt.Sprintf("Resources: %d destroyed", n.Destroy)
+		counts = fmt.Sprintf("Resources: %d destroyed%s", n.Destroy, givenUp(r.Noted))
 	}
 	if n.Converge > 0 {
 		counts += fmt.Sprintf("; %d converged", n.Converge)

@@ -2,6 +2,7 @@ package view
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,6 +31,50 @@ func TestProgress(t *testing.T) {
 	clock := func() time.Time { return now.Add(4 * time.Second) }
 	golden(t, "progress.txt", shown(false, 0, func(s *Screen) { steps(NewProgress(s, 4, false, clock)) }))
 	golden(t, "progress_live.txt", shown(false, 40, func(s *Screen) { steps(NewProgress(s, 4, true, clock)) }))
+}
+
+// What failed or was skipped is not done.
+func TestProgressCountsWhatIsDone(t *testing.T) {
+	got := string(shown(false, 100, func(s *Screen) {
+		p := NewProgress(s, 5, true, func() time.Time { return now })
+		for _, x := range []reconcile.Progress{
+			{Address: "sandbox.a", State: "started"}, {Address: "sandbox.a", State: "done"},
+			{Address: "sandbox.b", State: "started"}, {Address: "sandbox.b", State: "failed"},
+			{Address: "sandbox.c", State: "skipped"}, {Address: "sandbox.d", State: "skipped"},
+			{At: now, Address: "sandbox.e", State: "started"},
+		} {
+			x.Action = plan.ActCreate
+			p.Step(x)
+		}
+	}))
+	if want := "1 of 5 done, 1 failed, 2 skipped · sandbox.e 0s"; !strings.HasSuffix(got, want) {
+		t.Errorf("it ends %q, not %q", got, want)
+	}
+}
+
+// What only moves, and what is given up and stays, is said beside the column that has it.
+func TestSummaryOfWhatStays(t *testing.T) {
+	p := &plan.Plan{Changes: []plan.Change{
+		{Address: "sandbox.b", From: "sandbox.a", Kind: "sandbox", Action: plan.ActMove, Origin: plan.FromFiles},
+		{Address: "sandbox.b", Kind: "sandbox", Action: plan.ActUpdate, Origin: plan.FromFiles},
+		{Address: "sandbox.c", Kind: "sandbox", Action: plan.ActUpdate, Origin: plan.FromFiles},
+		{Address: "sandbox.d", Kind: "sandbox", Action: plan.ActForget, Origin: plan.FromFiles, Reason: plan.Released},
+		{Address: "sandbox.e", Kind: "sandbox", Action: plan.ActDelete, Origin: plan.FromFiles},
+	}}
+	p.Summary = plan.Summarize(p.Changes)
+	want := "Plan: 0 to add, 2 to change (1 moved), 0 to replace, 2 to destroy (1 of them only given up, left on the host); 0 to converge.\n"
+	if got := string(shown(false, 0, func(s *Screen) { s.Plan(&reconcile.PlanResult{Plan: p}, false) })); !strings.HasSuffix(got, want) {
+		t.Errorf("the plan ends\n%s\nnot\n%s", got, want)
+	}
+	r := &reconcile.ApplyResult{Applied: p.Summary, Noted: plan.NotedOf(p.Changes)}
+	for destroyed, want := range map[bool]string{
+		false: "Resources: 0 added, 2 changed (1 moved), 0 replaced, 2 destroyed (1 of them only given up, left on the host).",
+		true:  "Resources: 2 destroyed (1 of them only given up, left on the host).",
+	} {
+		if got := string(shown(false, 0, func(s *Screen) { s.Applied(r, destroyed) })); !strings.Contains(got, want) {
+			t.Errorf("%q is not in %q", want, got)
+		}
+	}
 }
 
 func applied() *reconcile.ApplyResult {

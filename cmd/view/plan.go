@@ -158,7 +158,7 @@ func (s *Screen) Plan(r *reconcile.PlanResult, destroy bool) {
 	case len(shown) == 0:
 		s.Linef("%s Only outputs change.\n", s.paint(bold, "Plan:"))
 	default:
-		s.Linef("%s %s\n", s.paint(bold, "Plan:"), summary(p.Summary))
+		s.Linef("%s %s\n", s.paint(bold, "Plan:"), summary(p.Summary, plan.NotedOf(p.Changes)))
 	}
 	for _, note := range p.Notes {
 		s.Linef("%s %s\n", s.paint(bold, "Note:"), oneLine(note))
@@ -175,9 +175,25 @@ func Some(addresses []string) string {
 }
 
 // summary is the counts of a plan, without "Plan:".
-func summary(n plan.Summary) string {
-	return fmt.Sprintf("%d to add, %d to change, %d to replace, %d to destroy; %d to converge.",
-		n.Add, n.Change, n.Replace, n.Destroy, n.Converge)
+func summary(n plan.Summary, of plan.Noted) string {
+	return fmt.Sprintf("%d to add, %d to change%s, %d to replace, %d to destroy%s; %d to converge.",
+		n.Add, n.Change, moved(of), n.Replace, n.Destroy, givenUp(of), n.Converge)
+}
+
+// moved says how many of the changes beside it only give another address.
+func moved(n plan.Noted) string {
+	if n.Moved == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (%d moved)", n.Moved)
+}
+
+// givenUp says how many of the destroyed beside it are not: they stay on the host.
+func givenUp(n plan.Noted) string {
+	if n.GivenUp == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (%d of them only given up, left on the host)", n.GivenUp)
 }
 
 func (s *Screen) outputChanges(outputs []*plan.Change) {

@@ -41,7 +41,9 @@ type Progress struct {
 	s       *Screen
 	live    bool // a terminal: the last line is redrawn
 	total   int
-	ended   int
+	done    int // of those that ended
+	failed  int
+	skipped int
 	running map[string]reconcile.Progress
 	now     func() time.Time
 	drawn   int // columns of the live line, if it is there
@@ -69,21 +71,19 @@ func (p *Progress) Step(x reconcile.Progress) {
 	case "running":
 		p.s.Linef("%s Still %s... [%s elapsed]\n", name, lower(words[0]), span(x.Elapsed))
 	case "done":
-		p.end(x)
+		p.done++
+		delete(p.running, x.Address)
 		p.s.Linef("%s %s complete after %s%s\n", name, words[1], span(x.Elapsed), bracketed(x.Message))
 	case "failed": // why is told once, at the end
-		p.end(x)
+		p.failed++
+		delete(p.running, x.Address)
 		p.s.Linef("%s %s\n", name, p.s.paint(red, fmt.Sprintf("%s errored after %s", words[1], span(x.Elapsed))))
 	case "skipped":
-		p.end(x)
+		p.skipped++
+		delete(p.running, x.Address)
 		p.s.Linef("%s %s\n", name, p.s.paint(amber, "Skipped: "+printable(skippedFor(x.Message))))
 	}
 	p.draw()
-}
-
-func (p *Progress) end(x reconcile.Progress) {
-	delete(p.running, x.Address)
-	p.ended++
 }
 
 // Tick redraws the live line; the caller does so about once a second.
@@ -117,7 +117,13 @@ func (p *Progress) draw() {
 	if !p.live || len(p.running) == 0 {
 		return
 	}
-	text := fmt.Sprintf("%d of %d done", p.ended, max(p.total, p.ended+len(p.running)))
+	text := fmt.Sprintf("%d of %d done", p.done, max(p.total, p.done+p.failed+p.skipped+len(p.running)))
+	if p.failed > 0 {
+		text += fmt.Sprintf(", %d failed", p.failed)
+	}
+	if p.skipped > 0 {
+		text += fmt.Sprintf(", %d skipped", p.skipped)
+	}
 	for _, address := range slices.Sorted(maps.Keys(p.running)) {
 		x := p.running[address]
 		text += fmt.Sprintf(" · %s %s", oneLine(address), span(p.now().Sub(x.At)))

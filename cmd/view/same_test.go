@@ -21,7 +21,7 @@ var (
 	movedOf    = regexp.MustCompile(`(?m)^  # (\S+) has moved to (\S+)$`)
 	driftOf    = regexp.MustCompile(`(?m)^  # (\S+): (.*)$`)
 	outputOf   = regexp.MustCompile(`(?m)^  [-+~] (\w+) +=`)
-	summaryOf  = regexp.MustCompile(`(?m)^Plan: (\d+) to add, (\d+) to change, (\d+) to replace, (\d+) to destroy; (\d+) to converge\.$`)
+	summaryOf  = regexp.MustCompile(`(?m)^Plan: (\d+) to add, (\d+) to change(?: \([^)]*\))?, (\d+) to replace, (\d+) to destroy(?: \([^)]*\))?; (\d+) to converge\.$`)
 	noteOf     = regexp.MustCompile(`(?m)^Note: (.*)$`)
 	errorOf    = regexp.MustCompile(`(?m)^│ (Error|Warning): (.*)$`)
 )

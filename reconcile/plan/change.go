@@ -162,6 +162,14 @@ type Summary struct {
 	Converge int `json:"converge"`
 }
 
+// Noted counts, each address once, what Summary has in a column of another name: what
+// only gets another address, in Change, and what is not destroyed but left on the host,
+// in Destroy.
+type Noted struct {
+	Moved   int `json:"moved"`
+	GivenUp int `json:"given_up"`
+}
+
 // Status is the observed side of a record: phase, outcome, conditions.
 type Status struct {
 	Phase      Phase

@@ -341,6 +341,20 @@ func Summarize(changes []Change) Summary {
 	return s
 }
 
+// NotedOf counts changes, planned or carried out, as Noted says.
+func NotedOf(changes []Change) Noted {
+	moved, givenUp := map[string]bool{}, map[string]bool{}
+	for _, c := range changes {
+		switch c.Action {
+		case ActMove:
+			moved[c.Address] = true
+		case ActForget:
+			givenUp[c.Address] = true
+		}
+	}
+	return Noted{len(moved), len(givenUp)}
+}
+
 // Empty reports whether the plan has nothing to do; a noop is nothing.
 func (p *Plan) Empty() bool {
 	return !slices.ContainsFunc(p.Changes, func(c Change) bool { return c.Action != ActNoop })
