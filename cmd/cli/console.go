@@ -188,6 +188,9 @@ func (r *run) converse(c *config.Console) error {
 			return "", fmt.Errorf("cannot use the terminal: %w", err)
 		}
 		line, err := t.ReadLine()
+		if errors.Is(err, term.ErrPasteIndicator) {
+			err = nil // a line that was pasted is one like any other
+		}
 		return line, errors.Join(err, term.Restore(fd, before))
 	}
 	text := ""

@@ -34,6 +34,13 @@ func TestConsoleOnTerminal(t *testing.T) {
 		x.expect(`: $`)
 		x.send("2]\r")
 		x.expect(`\n\[\r\n  1,\r\n  2,\r\n\]\r\n> $`)
+		for _, enter := range []string{"\r", "\n"} { // pasted, as terminals mark it
+			x.send("\x1b[200~1+6" + enter + "2+6" + enter + "\x1b[201~")
+			x.expect(`\n7\r\n`)
+			x.expect(`\n8\r\n> $`)
+			x.send("3+6\r")
+			x.expect(`\n9\r\n> $`)
+		}
 		x.send("local.z\r")
 		x.expect(`no local value named "z"`)
 		x.expect(`> $`)

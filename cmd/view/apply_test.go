@@ -59,17 +59,18 @@ func TestSummaryOfWhatStays(t *testing.T) {
 		{Address: "sandbox.b", Kind: "sandbox", Action: plan.ActUpdate, Origin: plan.FromFiles},
 		{Address: "sandbox.c", Kind: "sandbox", Action: plan.ActUpdate, Origin: plan.FromFiles},
 		{Address: "sandbox.d", Kind: "sandbox", Action: plan.ActForget, Origin: plan.FromFiles, Reason: plan.Released},
+		{Address: "volume.v", Kind: "volume", Action: plan.ActForget, Origin: plan.FromFiles, Cause: "its directory is gone"},
 		{Address: "sandbox.e", Kind: "sandbox", Action: plan.ActDelete, Origin: plan.FromFiles},
 	}}
 	p.Summary = plan.Summarize(p.Changes)
-	want := "Plan: 0 to add, 2 to change (1 moved), 0 to replace, 2 to destroy (1 of them only given up, left on the host); 0 to converge.\n"
+	want := "Plan: 0 to add, 2 to change (1 moved), 0 to replace, 3 to destroy (1 of them only given up, left on the host); 0 to converge.\n"
 	if got := string(shown(false, 0, func(s *Screen) { s.Plan(&reconcile.PlanResult{Plan: p}, false) })); !strings.HasSuffix(got, want) {
 		t.Errorf("the plan ends\n%s\nnot\n%s", got, want)
 	}
 	r := &reconcile.ApplyResult{Applied: p.Summary, Noted: plan.NotedOf(p.Changes)}
 	for destroyed, want := range map[bool]string{
-		false: "Resources: 0 added, 2 changed (1 moved), 0 replaced, 2 destroyed (1 of them only given up, left on the host).",
-		true:  "Resources: 2 destroyed (1 of them only given up, left on the host).",
+		false: "Resources: 0 added, 2 changed (1 moved), 0 replaced, 3 destroyed (1 of them only given up, left on the host).",
+		true:  "Resources: 3 destroyed (1 of them only given up, left on the host).",
 	} {
 		if got := string(shown(false, 0, func(s *Screen) { s.Applied(r, destroyed) })); !strings.Contains(got, want) {
 			t.Errorf("%q is not in %q", want, got)

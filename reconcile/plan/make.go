@@ -345,10 +345,10 @@ func Summarize(changes []Change) Summary {
 func NotedOf(changes []Change) Noted {
 	moved, givenUp := map[string]bool{}, map[string]bool{}
 	for _, c := range changes {
-		switch c.Action {
-		case ActMove:
+		switch {
+		case c.Action == ActMove:
 			moved[c.Address] = true
-		case ActForget:
+		case c.Action == ActForget && c.Reason == Released:
 			givenUp[c.Address] = true
 		}
 	}
