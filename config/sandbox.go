@@ -61,7 +61,10 @@ func (ev *evaluation) sandboxes(n *node) {
 		base = first.sharedSandbox()
 		n.needs = first.dependsOn()
 	}
-	ev.out.Sandboxes = slices.Grow(ev.out.Sandboxes, len(n.instances))
+	if all := ev.out.Sandboxes; cap(all)-len(all) < len(n.instances) {
+		// They are large: blocks of a module used many times add to them again and again.
+		ev.out.Sandboxes = slices.Grow(all, max(len(n.instances), len(all)))
+	}
 	elements := make([]cty.Value, 0, len(n.instances))
 	for i := range n.instances {
 		in := &n.instances[i]
