@@ -58,6 +58,27 @@ func sandboxes() *reconcile.ListResult {
 	}}
 }
 
+// However narrow the screen, each sandbox can be told from the others.
+func TestListTellsRowsApart(t *testing.T) {
+	all := []string{`module.team["red"].module.worker.sandbox.w`, `module.team["blue"].module.worker.sandbox.w`, `module.team["green"].module.worker.sandbox.w`}
+	r := &reconcile.ListResult{}
+	for _, address := range all {
+		r.Sandboxes = append(r.Sandboxes, reconcile.SandboxView{Address: address, Phase: plan.Running})
+	}
+	for _, width := range []int{40, 60, 80} {
+		got := string(shown(false, width, func(s *Screen) { s.List(r, true, now) }))
+		named := map[string]bool{}
+		for line := range strings.Lines(got) {
+			if strings.HasPrefix(line, "module.") {
+				named[strings.Fields(line)[0]] = true
+			}
+		}
+		if len(named) != len(all) {
+			t.Errorf("%d columns: not told apart\n%s", width, got)
+		}
+	}
+}
+
 func TestList(t *testing.T) {
 	for name, width := range map[string]int{"list.txt": 0, "list_120.txt": 120, "list_80.txt": 80, "list_40.txt": 40} {
 		out := shown(false, width, func(s *Screen) { s.List(sandboxes(), true, now) })

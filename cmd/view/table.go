@@ -20,7 +20,8 @@ const narrowest = 60
 
 // table aligns rows under their titles, each cell made printable. On a screen too
 // narrow the first column may shrink to a third of it, and columns that still do
-// not fit go; on a very narrow one they go below their row.
+// not fit go; on a very narrow one they go below their row. A first cell that would look
+// like another's when it is cut stands whole on a line above its row.
 func (s *Screen) table(indent int, cols []column, rows [][]string) {
 	for _, row := range rows {
 		for i := range row {
@@ -72,8 +73,12 @@ func (s *Screen) table(indent int, cols []column, rows [][]string) {
 		titles[i] = c.title
 	}
 	line(titles, bold)
+	apart := map[string]int{} // rows by what is left of their first cell
 	for _, row := range rows {
-		if tight && columns(row[0]) > widths[0] {
+		apart[cutMiddle(row[0], widths[0])]++
+	}
+	for _, row := range rows {
+		if columns(row[0]) > widths[0] && (tight || apart[cutMiddle(row[0], widths[0])] > 1) {
 			s.Linef("%s%s\n", spaces(indent), row[0])
 			row = slices.Concat([]string{""}, row[1:])
 		}
