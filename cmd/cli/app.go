@@ -26,6 +26,9 @@ type App struct {
 	Open  func(context.Context, reconcile.OpenOptions) (reconcile.Service, error)
 	Agent func(context.Context, reconcile.AgentOptions) error
 
+	// Doctor looks at the host, and at state and agent from outside.
+	Doctor func(context.Context, reconcile.OpenOptions, reconcile.DoctorRequest) (*reconcile.DoctorResult, error)
+
 	// What is done to the state file where it may not be possible to open it.
 	Verify  func(context.Context, reconcile.OpenOptions, string) (*reconcile.VerifyResult, error)
 	Unlock  func(context.Context, reconcile.OpenOptions, reconcile.UnlockRequest) (*reconcile.UnlockResult, error)
@@ -39,7 +42,7 @@ func New() *App {
 	return &App{
 		In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
 		Environ: os.Environ(), Euid: os.Geteuid(), Now: time.Now, Exit: os.Exit,
-		Open: reconcile.Open, Agent: reconcile.RunAgent,
+		Open: reconcile.Open, Agent: reconcile.RunAgent, Doctor: reconcile.Doctor,
 		Verify: reconcile.Verify, Unlock: reconcile.ForceUnlock, Push: reconcile.Push, Restore: reconcile.Restore, Rebuild: reconcile.Rebuild,
 	}
 }
@@ -103,7 +106,7 @@ func (r *run) root() *cli.Command {
 			r.startCommand(), r.stopCommand(), r.pauseCommand(), r.resumeCommand(), r.releaseCommand(), r.renewCommand(), r.touchCommand(), r.killCommand(),
 			r.execCommand(), r.attachCommand(), r.copyCommand(),
 			r.volumeCommand(), r.imageCommand(), r.stateCommand(), r.gcCommand(), r.forceUnlockCommand(),
-			r.agentCommand(), r.versionCommand(), r.completionCommand(), r.helpCommand(), r.completeCommand(),
+			r.agentCommand(), r.doctorCommand(), r.versionCommand(), r.completionCommand(), r.helpCommand(), r.completeCommand(),
 		},
 		HideHelp: true, HideHelpCommand: true, HideVersion: true,
 		ExitErrHandler: func(context.Context, *cli.Command, error) {},

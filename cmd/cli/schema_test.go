@@ -35,7 +35,7 @@ var schemas = map[string][]shape{
 	"state mv": one("state-mv"), "state rm": one("state-rm"),
 	"state verify": one("state-verify"), "state backup": one("state-backup"), "state restore": one("state-restore"), "state rebuild": one("state-rebuild"),
 	"volume list": one("volume-list"), "volume show": one("volume-show"), "image list": one("image-list"), "image show": one("image-show"),
-	"gc": one("gc"), "force-unlock": one("force-unlock"), "version": one("version"),
+	"doctor": one("doctor"), "gc": one("gc"), "force-unlock": one("force-unlock"), "version": one("version"),
 }
 
 // schemaDir is docs/schema, whatever directory a test, or pinfold in a script, is in by now.

@@ -39,6 +39,7 @@ var documents = map[string]struct {
 	"event":         {eventJSON{}, "each line of pinfold events -f -json"},
 	"history":       {historyDocument{}, "pinfold history -json"},
 	"output":        {outputsDocument{}, "pinfold output -json"},
+	"doctor":        {reconcile.DoctorResult{}, "pinfold doctor -json"},
 	"gc":            {reconcile.GCResult{}, "pinfold gc -json"},
 	"state-list":    {ResourcesDocument{}, "pinfold state list -json"},
 	"state-show":    {RecordDocument{}, "pinfold state show -json"},

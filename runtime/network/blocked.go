@@ -19,6 +19,11 @@ func (n *Net) ForwardingBlockedBy(ctx context.Context) ([]string, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	return ForwardBlockers()
+}
+
+// ForwardBlockers is ForwardingBlockedBy for who has no network here.
+func ForwardBlockers() ([]string, error) {
 	conn, err := newTransaction()
 	if err != nil {
 		return nil, err
