@@ -238,3 +238,29 @@ func state(t *testing.T) (all string) {
 	}
 	return all
 }
+
+// TestTheProcessStaysWhereItIs: whichever thread a trial comes to, the main thread, by
+// which proc shows this process, is in the namespaces it was in.
+func TestTheProcessStaysWhereItIs(t *testing.T) {
+	where := func() (all string) {
+		for _, ns := range []string{"mnt", "net"} {
+			at, err := os.Readlink("/proc/self/ns/" + ns)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all += at + " "
+		}
+		return all
+	}
+	before := where()
+	for range 20 {
+		for _, trial := range []Trial{Links, Nftables, Overlay} {
+			if err := (Here{}).Try(trial); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if after := where(); after != before {
+		t.Errorf("it is in %s, was in %s", after, before)
+	}
+}
