@@ -87,7 +87,7 @@ func TestSecondInterruptEndsTheLine(t *testing.T) {
 	if err := pty.Setsize(master, &pty.Winsize{Rows: 24, Cols: 80}); err != nil {
 		t.Fatal(err)
 	}
-	x := &terminal{t: t, master: master, slave: slave}
+	x := &terminal{t: t, master: master, slave: slave, over: make(chan struct{})}
 	go x.read()
 	e := &stuck{&engine{changes: []plan.Change{{Address: "sandbox.py", Kind: "sandbox", Action: plan.ActCreate}}}, make(chan struct{}), make(chan struct{})}
 	exits := make(chan int, 1)
@@ -102,7 +102,7 @@ func TestSecondInterruptEndsTheLine(t *testing.T) {
 	}()
 	within(t, e.began, "the step's begin")
 	self(t, syscall.SIGINT)
-	x.expect(`again to stop at once\.\r\n`)
+	x.expect(`again\s+to\s+stop\s+at\s+once\.\r\n`)
 	x.expect(`0 of 1 done · sandbox\.py [0-9]+s`) // drawn again below
 	self(t, syscall.SIGINT)
 	if code := within(t, exits, "the exit"); code != exitInterrupted {
