@@ -14,7 +14,7 @@ import (
 func (r *run) doctorCommand() *cli.Command {
 	return &cli.Command{
 		Name: "doctor", Usage: "check the host, the state and the agent", UsageText: "pinfold doctor [flags]", Category: "serve",
-		Description: "Looks whether this host has what sandboxes need, by trying it where nothing of it stays, and whether host settings, directories, state and agent are in order. It changes nothing and needs neither a state nor an agent. What it finds is ok, a warning or a failure, the last two with what to do. Without root some of it is not looked at, and it says so. Exit codes: 0 nothing has failed, warnings or not; 1 something has.",
+		Description: "Looks whether this host has what sandboxes need, by trying it where nothing of it stays, and whether host settings, directories, state and agent are in order. It changes nothing and needs neither a state nor an agent. What it finds is ok, a warning or a failure, the last two with what to do. Without root some of it is not looked at, and it says so.\n\nExit codes: 0 nothing has failed, warnings or not; 1 something has.",
 		Flags:       []cli.Flag{r.jsonFlag()},
 		Metadata:    example("sudo pinfold doctor"),
 		Action: func(ctx context.Context, cmd *cli.Command) error {
