@@ -84,6 +84,7 @@ func (ev *evaluation) sandboxes(n *node) {
 			d.checkPlaces(&spec)
 		}
 		d.guard(&spec)
+		d.comesFirst(&spec)
 		d.contradictions(&spec)
 		d.note(&spec)
 		ev.out.Sandboxes = append(ev.out.Sandboxes, finish(d, spec))

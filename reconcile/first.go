@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"pinfold/config"
 	"pinfold/reconcile/plan"
 	"pinfold/runtime"
 )
@@ -24,8 +25,8 @@ import (
 // replaceFirst carries out a replace with CreateFirst. old is the record as it is,
 // rec as it is to be, on the old instance still.
 func (r *run) replaceFirst(ctx context.Context, old, rec *plan.Sandbox, c plan.Change) error {
-	if no := plan.CanComeFirst(&rec.Spec); len(no) > 0 {
-		return fmt.Errorf("create_before_destroy of %s is not possible with %s: %s", rec.Address, strings.Join(no, ", "), plan.WayToComeFirst)
+	if no := config.CanComeFirst(&rec.Spec); len(no) > 0 {
+		return fmt.Errorf("create_before_destroy of %s is not possible with %s: %s", rec.Address, strings.Join(no, ", "), config.WayToComeFirst)
 	}
 	if now, err := r.recoverOwn(ctx, old); err != nil {
 		return r.stepFailed(old, nil, err, nil)

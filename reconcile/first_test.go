@@ -325,13 +325,22 @@ func TestReplacementCannotComeFirst(t *testing.T) {
 	l.world.ReadOnly(t)
 	_, err := l.applyFails(e, plan.Options{})
 	said := fmt.Sprint(err.Diagnostics)
-	for _, words := range []string{"create_before_destroy of sandbox.a is not possible", `volume "work"`, "host port 8080", "volume resource"} {
+	for _, words := range []string{"create_before_destroy is not possible", `volume "work"`, "host port 8080", "volume resource"} {
 		if !strings.Contains(said, words) {
 			t.Errorf("%s lacks %q", said, words)
 		}
 	}
 	l.world.ReadWrite()
-	l.close(e)
+
+	// The files alone do not say so where they are not followed in full.
+	l.main(strings.Replace(firsts(`volume "work" { path = "/work" }`), "create_before_destroy = true", "", 1))
+	l.apply(e, plan.Options{})
+	l.main(strings.Replace(firsts(""), "{ create_before_destroy = true }", "{\n create_before_destroy = true\n ignore_changes = [volume]\n }", 1))
+	_, err = l.applyFails(e, plan.Options{})
+	if said := fmt.Sprint(err.Diagnostics); !strings.Contains(said, `create_before_destroy of sandbox.a is not possible with volume "work"`) {
+		t.Error(said)
+	}
+	l.end(e)
 }
 
 // The state is lost while the old instance cannot go: what is deposed is told by the

@@ -2,7 +2,6 @@ package plan
 
 import (
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -59,39 +58,19 @@ func (s *Sandbox) deposedOn(a string) bool {
 	return slices.ContainsFunc(s.Deposed, func(d Deposed) bool { return d.Net != nil && d.Net.Network == a })
 }
 
-// CanComeFirst lists what keeps a new instance of a sandbox from being there beside
-// the old one: claims, which belong to one instance at a time, and host ports that
-// are no other's choice. Sorted; empty: nothing does.
-func CanComeFirst(spec *config.Sandbox) []string {
-	var no []string
-	for name := range spec.Volumes {
-		no = append(no, "volume "+strconv.Quote(name))
-	}
-	for name, p := range spec.Ports {
-		if p.Host != 0 {
-			no = append(no, "host port "+strconv.Itoa(p.Host)+" of port "+strconv.Quote(name))
-		}
-	}
-	slices.Sort(no)
-	return no
-}
-
-// WayToComeFirst says what to do about what CanComeFirst lists.
-const WayToComeFirst = "The old instance and the new one are there side by side for a while, and a claim or a host port can have only one of them. " +
-	"Mount a volume resource in place of the claim, leave the port's host at 0 (any free one, which the sandbox exports), or set create_before_destroy to false."
-
 // cannotComeFirst refuses create_before_destroy where two instances cannot be there
-// at a time, and reports whether it did.
+// at a time, and reports whether it did. The files say so by themselves; what is left
+// is what ignore_changes keeps as recorded.
 func (w *walk) cannotComeFirst(spec *config.Sandbox, d *config.Resource[config.Sandbox]) bool {
 	if d == nil || !d.Lifecycle.CreateBeforeDestroy {
 		return false
 	}
-	no := CanComeFirst(spec)
+	no := config.CanComeFirst(spec)
 	if len(no) == 0 {
 		return false
 	}
 	w.fail(d.Address, "create_before_destroy of "+d.Address+" is not possible with "+strings.Join(no, ", "),
-		WayToComeFirst, source(d, "lifecycle.create_before_destroy"))
+		config.WayToComeFirst, source(d, "lifecycle.create_before_destroy"))
 	return true
 }
 
@@ -100,7 +79,7 @@ func (w *walk) cannotComeFirst(spec *config.Sandbox, d *config.Resource[config.S
 // either nobody would be served meanwhile.
 func (o *one) comesFirst(mode string) bool {
 	return lifecycle(o.d, o.rec.Lifecycle).CreateBeforeDestroy && o.st.Phase.live() && (mode == "running" || mode == "paused") &&
-		len(CanComeFirst(o.spec)) == 0
+		len(config.CanComeFirst(o.spec)) == 0
 }
 
 // staysUp names a sandbox on network a whose old instance would have to stay there
