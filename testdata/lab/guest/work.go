@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"pinfold/testdata/lab/wire"
@@ -125,12 +126,23 @@ func (d *driver) act(random *rand.Rand) error {
 	}
 	d.note(noteVerb+address, wager{Was: was, Will: will})
 	command = append(command, "-lock-timeout", "2m", address)
-	if _, err := pinfold(command...); err != nil {
-		return err
+	// An apply that looked at the sandbox in the middle of the verb before has a step
+	// for it, and refuses other verbs meanwhile.
+	for end := time.Now().Add(verbBound); ; {
+		_, err := pinfold(command...)
+		if err == nil {
+			break
+		}
+		if !strings.Contains(err.Error(), "operation in progress: apply") || time.Now().After(end) {
+			return err
+		}
 	}
 	d.note(noteVerb+address, wager{Was: will, Will: will})
 	return nil
 }
+
+// verbBound is how long an apply may stand in a verb's way.
+const verbBound = 2 * time.Minute
 
 // enter writes into a sandbox without flushing anything.
 func (d *driver) enter(random *rand.Rand) error {
