@@ -405,6 +405,7 @@ func abandon(env *testscript.Env) {
 		cmd.Env = append(os.Environ(), scriptHelper+"=1", "PINFOLD_STATE_DIR="+env.Getenv("PINFOLD_STATE_DIR"), "PINFOLD_RUN_DIR="+env.Getenv("PINFOLD_RUN_DIR"), "PINFOLD_HOST_CONFIG="+env.Getenv("PINFOLD_HOST_CONFIG"))
 		return cmd.CombinedOutput()
 	}
+	endProcesses(pinfold)
 	out, err := pinfold("destroy", "-auto-approve", "-take-over")
 	env.T().Log(fmt.Sprintf("left behind: %q; destroy: %v\n%s", left, err, out))
 	if left, err := leftOf(leftovers.Settled, env.Getenv("PINFOLD_STATE_DIR"), env.Getenv("PINFOLD_RUN_DIR")); err == nil && len(left) == 0 {
@@ -418,5 +419,20 @@ func abandon(env *testscript.Env) {
 	env.T().Log(fmt.Sprintf("anew: %v\n%s%s", errors.Join(err, err2, err3), anew, out))
 	if left, err := leftOf(leftovers.Settled, env.Getenv("PINFOLD_STATE_DIR"), env.Getenv("PINFOLD_RUN_DIR")); err != nil || len(left) > 0 {
 		env.T().Log(fmt.Sprintf("STILL on the host: %q, %v", left, err))
+	}
+}
+
+// endProcesses ends what a script's sandboxes run, so that nothing waits for the grace
+// of one that takes no notice of SIGTERM.
+func endProcesses(pinfold func(...string) ([]byte, error)) {
+	out, err := pinfold("list", "-json")
+	var list struct{ Sandboxes []struct{ PID *int } }
+	if err != nil || json.Unmarshal(out, &list) != nil {
+		return // a damaged state: made anew below
+	}
+	for _, s := range list.Sandboxes {
+		if s.PID != nil {
+			_ = syscall.Kill(*s.PID, syscall.SIGKILL)
+		}
 	}
 }
