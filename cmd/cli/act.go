@@ -98,17 +98,26 @@ func (r *run) touchCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			names := make([]string, len(args))
-			for i, text := range args {
-				if names[i], err = sandboxAddress(text); err != nil {
-					return err
-				}
+			names, err := sandboxAddresses(args)
+			if err != nil {
+				return err
 			}
 			return r.actOnAll(ctx, need{verb: "touch", does: "touch sandboxes", changes: true, lockWait: lockWait}, names, func(s reconcile.Service, name string) (*reconcile.ActResult, error) {
 				return s.Touch(ctx, name)
 			})
 		},
 	}
+}
+
+// sandboxAddresses are the sandboxes that arguments name.
+func sandboxAddresses(args []string) (names []string, err error) {
+	names = make([]string, len(args))
+	for i, text := range args {
+		if names[i], err = sandboxAddress(text); err != nil {
+			return nil, err
+		}
+	}
+	return names, nil
 }
 
 // actOnAll acts on all it can, also when one of them is not there.
@@ -152,14 +161,14 @@ func (r *run) killCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			names := make([]string, len(args))
-			for i, text := range args {
+			for _, text := range args {
 				if number, dashed := strings.CutPrefix(text, "-"); dashed { // -9 is no flag to the parser
 					return signalAsFlag(cmd, number)
 				}
-				if names[i], err = sandboxAddress(text); err != nil {
-					return err
-				}
+			}
+			names, err := sandboxAddresses(args)
+			if err != nil {
+				return err
 			}
 			return r.actOnAll(ctx, need{verb: "kill", does: "send signals to sandboxes", changes: true, lockWait: request.LockWait}, names, func(s reconcile.Service, name string) (*reconcile.ActResult, error) {
 				one := request

@@ -15,7 +15,6 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"pinfold/cmd/view"
-	"pinfold/runtime/leftovers"
 )
 
 const narrowConfig = `image "base" {
@@ -74,22 +73,8 @@ func TestNarrowAndPlainTerminals(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("this test makes real sandboxes: run it as root")
 	}
-	dir, err := os.MkdirTemp("", "pinfold-narrow")
-	if err != nil {
-		t.Fatal(err)
-	}
-	state, run := filepath.Join(dir, "state"), filepath.Join(dir, "run")
+	dir, state, run := leavesNothing(t, "pinfold-narrow")
 	conf, bad := filepath.Join(dir, "conf"), filepath.Join(dir, "bad")
-	t.Cleanup(func() {
-		left, err := leftOf(leftovers.Settled, state, run)
-		if err != nil || len(left) > 0 {
-			t.Errorf("left on the host: %q, %v", left, err)
-			return
-		}
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
 	write := func(in, text string) {
 		t.Helper()
 		if err := os.MkdirAll(in, 0o755); err != nil {

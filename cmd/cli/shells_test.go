@@ -15,7 +15,6 @@ import (
 	"pinfold/config"
 	"pinfold/reconcile"
 	"pinfold/reconcile/plan"
-	"pinfold/runtime/leftovers"
 )
 
 // Every flag of every command is offered, and explained.
@@ -105,21 +104,8 @@ func TestShells(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("this test makes a real sandbox: run it as root")
 	}
-	dir, err := os.MkdirTemp("", "pinfold-shells")
-	if err != nil {
-		t.Fatal(err)
-	}
-	state, run, conf := filepath.Join(dir, "state"), filepath.Join(dir, "run"), filepath.Join(dir, "conf")
-	t.Cleanup(func() {
-		left, err := leftOf(leftovers.Settled, state, run)
-		if err != nil || len(left) > 0 {
-			t.Errorf("left on the host: %q, %v", left, err)
-			return
-		}
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
+	dir, state, run := leavesNothing(t, "pinfold-shells")
+	conf := filepath.Join(dir, "conf")
 	if err := os.MkdirAll(conf, 0o755); err != nil {
 		t.Fatal(err)
 	}
